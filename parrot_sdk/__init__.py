@@ -1,0 +1,1 @@
+"""The Parrot client SDK."""
