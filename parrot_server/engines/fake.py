@@ -59,7 +59,8 @@ class FakeEngine:
 
     Args:
         id: its name among the engines.
-        script: a function of the request, or a list from which each call that starts takes the first answer; None, or an
+        script: a function of the request, or a list from which each call that starts takes the first answer; None, or
+            an
             empty list: answers are made from the prompt. May be replaced at any time.
         token_s: seconds for each output token, besides what an answer says.
         prefill_token_s: seconds for each prompt token that is not cached.
