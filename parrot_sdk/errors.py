@@ -35,6 +35,22 @@ class TemplateError(ParrotError, ValueError):
         self.column = column
 
 
+class BodyError(ParrotError, ValueError):
+    """A JSON body breaks the REST contract.
+
+    Args:
+        type: stable machine-readable name: `bad_json`, `unknown_field`, `missing_field` or `bad_value`.
+        message: what is wrong, and what is right.
+        at: where in the body, as a path such as `calls[3].inputs.text`; empty for the whole.
+    """
+
+    def __init__(self, type: str, message: str, at: str = "") -> None:
+        super().__init__(f"{at}: {message}" if at else message)
+        self.type = type
+        self.message = message
+        self.at = at
+
+
 class FunctionError(ParrotError, TypeError):
     """A function is declared, or called, in a way that cannot work."""
 

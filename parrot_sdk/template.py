@@ -93,20 +93,26 @@ class Template:
 
 
 def parse(
-    text: str, outputs: Collection[str], inputs: Collection[str] | None = None, format: Format = "chat"
+    text: str,
+    outputs: Collection[str],
+    inputs: Collection[str] = (),
+    format: Format = "chat",
+    *,
+    all_declared: bool = False,
 ) -> Template:
     """Parse a template in linear time.
 
     Args:
         text: the template.
         outputs: names of the output holes; each must be in the text, once.
-        inputs: names of the input holes, where all are declared: a hole that is not among them is then an error.
+        inputs: names of input holes that must be in the text; a hole that is not declared is an input as well.
         format: `text` has no messages, so a role line is an error there.
+        all_declared: make a hole that is not declared an error.
 
     Raises TemplateError with line and column.
     """
     placed = list(_placed_segments(text))
-    _check_declared(text, placed, outputs, inputs)
+    _check_declared(text, placed, outputs, inputs, all_declared)
     segments = [(offset, _classify(segment, outputs)) for offset, segment in placed]
     has_roles = any(isinstance(segment, Role) for _, segment in segments)
     if has_roles:
@@ -276,21 +282,21 @@ def _check_declared(
     text: str,
     placed: list[tuple[int, Text | _Hole | Role]],
     outputs: Collection[str],
-    inputs: Collection[str] | None,
+    inputs: Collection[str],
+    all_declared: bool,
 ) -> None:
-    """Declared names are names, and are used; where inputs are declared, every hole is."""
-    for name in (*outputs, *(inputs or ())):
+    """Declared names are names, and are used; where all must be declared, every hole is."""
+    for name in (*outputs, *inputs):
         if not _NAME.fullmatch(name):
             raise _error(text, 0, f"{name[:40]!r} is no name for a hole: use letters, digits and underscores")
-    for name in inputs or ():
+    for name in inputs:
         if name in outputs:
             raise _error(text, 0, f"hole {name!r} is declared as an input and as an output")
     used = {segment.name: offset for offset, segment in reversed(placed) if isinstance(segment, _Hole)}
-    if inputs is not None:
-        for name, offset in used.items():
-            if name not in outputs and name not in inputs:
-                raise _error(text, offset, f"hole {name!r} is neither an input nor an output of the function")
-    for kind, names in (("output", outputs), ("input", inputs or ())):
+    for name, offset in used.items():
+        if all_declared and name not in outputs and name not in inputs:
+            raise _error(text, offset, f"hole {name!r} is neither an input nor an output of the function")
+    for kind, names in (("output", outputs), ("input", inputs)):
         for name in names:
             if name not in used:
                 raise _error(text, len(text), f"{kind} {name!r} is declared, but the template has no {{{{{name}}}}}")

@@ -1,0 +1,75 @@
+"""The REST contract that both sides share: pydantic models of the bodies that are sent and of the replies.
+
+body = read_body(ProgramBody, request_bytes)       # the server reads; raises BodyError with a path into the body
+reply = ProgramReply.model_validate_json(content)  # the client reads
+"""
+
+from parrot_sdk.wire.body import read_body
+from parrot_sdk.wire.replies import (
+    DeltaReply,
+    EdgeReply,
+    ErrorReply,
+    FunctionReply,
+    GraphReply,
+    NodeReply,
+    Problem,
+    ProgramPage,
+    ProgramReply,
+    ProgramTimingReply,
+    ResetReply,
+    TimingReply,
+    UsageReply,
+    VariableReply,
+)
+from parrot_sdk.wire.requests import (
+    Binding,
+    BudgetBody,
+    CallBody,
+    CallsBody,
+    Criterion,
+    DeadlineBody,
+    FunctionBody,
+    InputBody,
+    NamedFunctionBody,
+    OutputBody,
+    PatchBody,
+    ProgramBody,
+    RetryBody,
+    TransformBody,
+    VariableBody,
+    VariableRef,
+)
+
+__all__ = [
+    "Binding",
+    "BudgetBody",
+    "CallBody",
+    "CallsBody",
+    "Criterion",
+    "DeadlineBody",
+    "DeltaReply",
+    "EdgeReply",
+    "ErrorReply",
+    "FunctionBody",
+    "FunctionReply",
+    "GraphReply",
+    "InputBody",
+    "NamedFunctionBody",
+    "NodeReply",
+    "OutputBody",
+    "PatchBody",
+    "Problem",
+    "ProgramBody",
+    "ProgramPage",
+    "ProgramReply",
+    "ProgramTimingReply",
+    "ResetReply",
+    "RetryBody",
+    "TimingReply",
+    "TransformBody",
+    "UsageReply",
+    "VariableBody",
+    "VariableRef",
+    "VariableReply",
+    "read_body",
+]
