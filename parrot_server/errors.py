@@ -1,10 +1,10 @@
 """Every error of the server, in one tree. Foreign errors are mapped to these once, at the edge where they arise.
 
-    ParrotError
-    ├── Refused              a request that cannot be taken: becomes a problem+json reply, changes nothing
-    ├── EngineError          an engine did not answer as it should; `fault` says whose fault it is
-    ├── JournalCorrupt       a record of the journal cannot be believed
-    └── SetupError           the machine lacks something (a package, a model, a free port); the message says what to do
+ParrotError
+├── Refused              a request that cannot be taken: becomes a problem+json reply, changes nothing
+├── EngineError          an engine did not answer as it should; `fault` says whose fault it is
+├── JournalCorrupt       a record of the journal cannot be believed
+└── SetupError           the machine lacks something (a package, a model, a free port); the message says what to do
 """
 
 from __future__ import annotations

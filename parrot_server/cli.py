@@ -1,0 +1,5 @@
+"""The `parrot` command line."""
+
+
+def main() -> None:
+    """Run the command line."""

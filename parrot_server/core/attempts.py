@@ -1,0 +1,318 @@
+"""What engines say of attempts, and what follows: progress is charged, ends are taken, failures are tried again or given up.
+
+An event of an attempt that nobody waits for any more only frees its room.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from parrot_server.core.dispatch import Dispatcher
+from parrot_server.core.events import (
+    Aborted,
+    EngineDown,
+    EngineLoad,
+    EngineUp,
+    Failed,
+    Finished,
+    KvChanged,
+    Paused,
+    Prefilled,
+    Progress,
+    Started,
+    Warmed,
+    WarmFailed,
+)
+from parrot_server.core.fleet import Engine, PinState, Run
+from parrot_server.core.lifecycle import Lifecycle
+from parrot_server.core.model import CallState, Failure, StepKey, Tier, Usage
+from parrot_server.core.prefix import chain_id
+from parrot_server.core.program import Program, Step
+from parrot_server.core.state import State, Timer
+from parrot_server.errors import Fault
+
+
+class Attempts:
+    """Handlers of the engines' events. Owns no state of its own."""
+
+    def __init__(self, state: State, lifecycle: Lifecycle, dispatcher: Dispatcher) -> None:
+        self._state = state
+        self._lifecycle = lifecycle
+        self._dispatcher = dispatcher
+
+    # ---- one attempt
+
+    def started(self, event: Started) -> None:
+        """An engine took a call out of its queue."""
+        found = self._live(event.key, event.attempt)
+        if found and found[1].step.state is CallState.SENT:
+            self._start(found[1])
+
+    def _start(self, run: Run) -> None:
+        run.last_s = self._state.now_s
+        run.step.started_s = self._state.now_s
+        self._state.move(run.step, CallState.RUNNING)
+
+    def prefilled(self, event: Prefilled) -> None:
+        """A prompt is computed: siblings that wait for its beginning can go, and it needs its pins no more."""
+        found = self._live(event.key, event.attempt)
+        if not found:
+            return
+        engine, run = found
+        step = run.step
+        if step.state is CallState.SENT:
+            self._start(run)
+        self._charge(run)
+        run.need_tokens += (event.prompt_tokens - event.cached_tokens) - (run.prompt_tokens - run.cached_tokens)
+        run.prompt_tokens, run.cached_tokens, run.prefilled = event.prompt_tokens, event.cached_tokens, True
+        step.usage = Usage(event.prompt_tokens, event.cached_tokens)
+        assert step.prompt is not None
+        engine.saw(step.prompt.prefixes, [piece.tokens for piece in step.prompt.pieces])
+        self._dispatcher.lead_ended(engine, run)
+        self._dispatcher.release(step)
+
+    def progress(self, event: Progress) -> None:
+        """Some running calls have so many tokens now."""
+        for key, attempt, output_tokens in event.output_tokens:
+            found = self._live(key, attempt)
+            if not found:
+                continue
+            _, run = found
+            step = run.step
+            if step.state is CallState.SENT:
+                self._start(run)
+            if step.first_token_s is None and output_tokens:
+                step.first_token_s = self._state.now_s
+            self._charge(run, output_tokens)
+            run.need_tokens = max(run.need_tokens, run.prompt_tokens - run.cached_tokens + output_tokens)
+            self._check_budget(step.program, output_tokens)
+
+    def _check_budget(self, program: Program, more_tokens: int) -> None:
+        limit = program.budget.total_tokens
+        used = program.usage.prompt_tokens + program.usage.output_tokens
+        if limit is not None and used + more_tokens > limit and not program.ended:
+            message = f"the program's budget of {limit} tokens is spent"
+            self._lifecycle.fail_open(program, Failure("budget_exceeded", message))
+
+    def finished(self, event: Finished) -> None:
+        """A call's answer is whole."""
+        found = self._state.runs.get((event.key, event.attempt))
+        if not found:
+            return
+        engine, run = found
+        step = run.step
+        self._charge(run, event.usage.output_tokens)
+        self._remove(engine, run)
+        engine.succeeded()
+        if run.aborting:
+            step.program.wasted = _sum(step.program.wasted, event.usage)
+            return
+        step.usage = event.usage
+        if step.state is CallState.SENT:
+            step.started_s = self._state.now_s
+        if step.first_token_s is None:
+            step.first_token_s = self._state.now_s
+        problem = self._problem(step, event)
+        if problem:
+            step.program.wasted = _sum(step.program.wasted, event.usage)
+            self._failed_attempt(engine, step, problem)
+            return
+        self._state.predictor.saw(step, event.usage)
+        step.program.usage = _sum(step.program.usage, event.usage)
+        self._note_cached(engine, step, event)
+        self._lifecycle.end_step(step, CallState.DONE, event.value)
+        self._check_budget(step.program, 0)
+
+    def _problem(self, step: Step, event: Finished) -> Failed | None:
+        """What is wrong with an answer that is whole."""
+        if not event.value.text and not step.sampling.allow_empty:
+            message = f"call {step.call.id!r}: the engine's answer is empty, which its output {step.output!r} forbids"
+            return Failed(event.key, event.attempt, Fault.BUSY, "engine_empty", message)
+        if event.finish == "length" and (step.sampling.schema or step.sampling.choices):
+            bound = step.sampling.max_tokens
+            message = f"call {step.call.id!r}: max_tokens ({bound}) ended {step.output!r} before its value was whole"
+            return Failed(event.key, event.attempt, Fault.CALL, "output_truncated", message)
+        return None
+
+    def _note_cached(self, engine: Engine, step: Step, event: Finished) -> None:
+        """The answer stands behind the prompt in the engine's cache: the call's next step begins with both."""
+        if step.prompt is not None and len(step.call.outputs) > step.key.step + 1:
+            prefix = chain_id(step.prompt.prefixes[-1], "value", event.value.text)
+            engine.saw((*step.prompt.prefixes, prefix), [*(p.tokens for p in step.prompt.pieces), event.value.tokens])
+
+    def failed(self, event: Failed) -> None:
+        """An attempt failed: try again where that can help, else give up."""
+        found = self._state.runs.get((event.key, event.attempt))
+        if not found:
+            return
+        engine, run = found
+        step = run.step
+        self._charge(run)
+        self._remove(engine, run)
+        step.program.wasted = _sum(step.program.wasted, event.usage)
+        if event.fault in (Fault.ENGINE, Fault.TIMEOUT):
+            until_s = engine.failed(self._state.now_s, self._state.settings)
+            if until_s is not None:
+                self._state.set_timer(until_s, Timer.BREAKER, engine.spec.id)
+        elif event.fault is Fault.CALL:
+            engine.succeeded()
+        if not run.aborting:
+            self._failed_attempt(engine, step, event)
+
+    def _failed_attempt(self, engine: Engine, step: Step, event: Failed) -> None:
+        settings = self._state.settings
+        step.failures += event.fault in (Fault.ENGINE, Fault.TIMEOUT)
+        step.busy_answers += event.fault is Fault.BUSY
+        allowed = step.call.attempts or settings.attempts
+        spent = step.failures >= allowed or step.busy_answers >= max(allowed, settings.busy_attempts)
+        if event.type == "engine_empty":
+            spent = step.busy_answers >= allowed
+        if event.fault is Fault.CALL or spent:
+            retryable = event.fault is not Fault.CALL
+            self._lifecycle.end_step(
+                step, CallState.FAILED, Failure(event.type, event.message, step.call.id, retryable)
+            )
+            return
+        pause_s = event.retry_after_s if event.retry_after_s is not None else self._backoff_s(step)
+        self._dispatcher.retire(step)
+        self._state.set_timer(self._state.now_s + pause_s, Timer.RETRY, *step.key)
+
+    def _backoff_s(self, step: Step) -> float:
+        """Exponential, with a jitter that is a hash of call and attempt, so that a replay waits as long."""
+        settings = self._state.settings
+        tries = step.failures + step.busy_answers
+        longest = min(settings.backoff_max_s, settings.backoff_s * 2 ** (tries - 1))
+        digest = hashlib.sha256(f"{step.key}{step.attempt}".encode()).digest()
+        return float(longest * (0.5 + int.from_bytes(digest[:4], "big") / 2**33))
+
+    def paused(self, event: Paused) -> None:
+        """An engine stopped decoding a call and keeps its KV."""
+        found = self._live(event.key, event.attempt)
+        if not found or found[1].step.state is CallState.PAUSED:
+            return
+        _, run = found
+        self._charge(run, event.output_tokens)
+        run.pausing = False
+        self._state.move(run.step, CallState.PAUSED)
+        self._dispatcher.enqueue(run.step)
+
+    def aborted(self, event: Aborted) -> None:
+        """An engine let a call go."""
+        found = self._state.runs.get((event.key, event.attempt))
+        if not found:
+            return
+        engine, run = found
+        self._charge(run)
+        self._remove(engine, run)
+        engine.probing = False
+        if not run.aborting:  # nobody asked for it
+            failed = Failed(event.key, event.attempt, Fault.ENGINE, "engine_aborted", "the engine let the call go")
+            self._failed_attempt(engine, run.step, failed)
+
+    # ---- engines
+
+    def engine_up(self, event: EngineUp) -> None:
+        """An engine is there, new or again."""
+        known = self._state.engines.get(event.engine.id)
+        if known is not None:
+            self.engine_down(EngineDown(event.engine.id, "the engine started anew"))
+        self._state.engines[event.engine.id] = Engine(event.engine, cost=event.engine.cost)
+
+    def engine_down(self, event: EngineDown) -> None:
+        """An engine is gone: what ran in it is tried again, unless it seems to be what kills engines."""
+        engine = self._state.engines.get(event.engine)
+        if engine is None:
+            return
+        lost = list(engine.runs.values())
+        suspects = [run for run in lost if not run.prefilled] or lost
+        for run in lost:
+            self._charge(run)
+            self._remove(engine, run)
+        self._dispatcher.forget_engine(engine)
+        for run in lost:
+            if run.aborting:
+                continue
+            run.step.deaths += run in suspects
+            self._lost(run.step)
+
+    def _lost(self, step: Step) -> None:
+        step.failures += 1
+        if step.deaths >= 2:
+            message = f"call {step.call.id!r}: engines died twice while it ran"
+            self._lifecycle.end_step(step, CallState.FAILED, Failure("poison", message, step.call.id))
+        elif step.failures >= (step.call.attempts or self._state.settings.attempts):
+            message = f"call {step.call.id!r}: its engine went away {step.failures} times"
+            self._lifecycle.end_step(
+                step, CallState.FAILED, Failure("engine_gone", message, step.call.id, retryable=True)
+            )
+        else:
+            self._dispatcher.requeue(step)
+
+    def engine_load(self, event: EngineLoad) -> None:
+        """What an engine says of itself; what is beyond our own calls is others'."""
+        engine = self._state.engines.get(event.engine)
+        if engine is None:
+            return
+        own = sum(run.occupies_slot for run in engine.runs.values())
+        resident = sum(run.resident_tokens for run in engine.runs.values())
+        resident += sum(pin.tokens for pin in engine.pins.values())
+        engine.foreign_running = max(0, event.running - own)
+        engine.foreign_tokens = max(0, int(event.used_tokens - resident)) if engine.foreign_running else 0
+        engine.cost = event.cost or engine.cost
+
+    # ---- prefixes
+
+    def warmed(self, event: Warmed) -> None:
+        """A prefix is where it was wanted."""
+        engine = self._state.engines.get(event.engine)
+        pin = engine.pins.get(event.prefix) if engine else None
+        if engine and pin:
+            pin.state, pin.tokens = PinState.HELD, event.tokens or pin.tokens
+            self._dispatcher.arrived(engine, event.prefix)
+
+    def warm_failed(self, event: WarmFailed) -> None:
+        """A prefix could not be kept: calls do without."""
+        engine = self._state.engines.get(event.engine)
+        if engine and engine.pins.pop(event.prefix, None):
+            engine.unwarmable.add(event.prefix)
+            self._dispatcher.arrived(engine, event.prefix)
+
+    def kv_changed(self, event: KvChanged) -> None:
+        """An engine moved or evicted a prefix by itself."""
+        engine = self._state.engines.get(event.engine)
+        if engine and event.tier is not Tier.DEVICE:
+            engine.forget(event.prefix)
+            if engine.pins.pop(event.prefix, None):
+                self._dispatcher.arrived(engine, event.prefix)
+
+    # ---- shared
+
+    def _live(self, key: StepKey, attempt: int) -> tuple[Engine, Run] | None:
+        """The run of an attempt that is still wanted."""
+        found = self._state.runs.get((key, attempt))
+        return found if found and not found[1].aborting else None
+
+    def _charge(self, run: Run, output_tokens: int | None = None) -> None:
+        """Charge the service since the last time; what the cache held is free, and so is waiting."""
+        state = self._state
+        resident = run.prompt_tokens - run.cached_tokens + run.output_tokens
+        if run.step.state is CallState.RUNNING or run.aborting:
+            state.accounts.charge(run.step, resident * (state.now_s - run.last_s))
+            state.queue.charged(run.step)
+        run.last_s = state.now_s
+        if output_tokens is not None:
+            run.output_tokens = max(run.output_tokens, output_tokens)
+
+    def _remove(self, engine: Engine, run: Run) -> None:
+        del engine.runs[run.step.key, run.attempt]
+        del self._state.runs[run.step.key, run.attempt]
+        self._dispatcher.lead_ended(engine, run)
+
+
+def _sum(a: Usage, b: Usage) -> Usage:
+    return Usage(
+        a.prompt_tokens + b.prompt_tokens,
+        a.cached_tokens + b.cached_tokens,
+        a.output_tokens + b.output_tokens,
+        a.estimated or b.estimated,
+    )

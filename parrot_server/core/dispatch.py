@@ -1,0 +1,358 @@
+"""Who runs, waits, pauses and is evicted, and which prefixes engines are asked to keep.
+
+`schedule` runs after every event: it takes the best step of the queue until nothing more can be placed. A lane (a pool of the queue and
+an objective) whose best step cannot be placed is left alone until the next event, so that nothing overtakes within it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from parrot_server.core.events import Abort, Dispatch, Keep, Pause, Resume
+from parrot_server.core.fleet import Engine, Pin, PinState, Run
+from parrot_server.core.model import ENDED, CallState, Objective, PieceKind, Prompt, Tier
+from parrot_server.core.placement import Plan, is_held_back, plan
+from parrot_server.core.prefix import build_prompt
+from parrot_server.core.program import Step
+from parrot_server.core.queue import Lane, Pool
+from parrot_server.core.state import State, Timer
+
+MAX_EVICTIONS = 2  # then a step is left where it is
+
+
+class Dispatcher:
+    """The hand that reaches into the queue and the engines. Owns no state of its own."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    # ---- the queue
+
+    def enqueue(self, step: Step) -> None:
+        """Queue a step that is ready, or paused in its engine."""
+        assert step.state in (CallState.READY, CallState.PAUSED), f"{step.key} is {step.state}"
+        state = self._state
+        step.queued_s = state.now_s - step.waited_s
+        pool: Pool = ("model", step.call.model)
+        if step.state is CallState.PAUSED:
+            assert step.engine is not None, f"{step.key} is paused nowhere"
+            pool = ("paused", step.engine)
+        state.queue.push(step, pool)
+
+    def withdraw(self, step: Step) -> None:
+        """Take a step out of the queue, and out of those that wait for a prefix."""
+        self._state.queue.remove(step)
+        if step.state is CallState.READY:
+            for engine in self._state.engines.values():
+                for steps in engine.coming.values():
+                    if step in steps:
+                        steps.remove(step)
+
+    def waits(self, step: Step) -> bool:
+        """Whether a step is queued or waits for a prefix."""
+        coming = (steps for engine in self._state.engines.values() for steps in engine.coming.values())
+        return step in self._state.queue or any(step in steps for steps in coming)
+
+    def schedule(self) -> None:
+        """Place what can be placed, best first."""
+        blocked: set[Lane] = set()
+        while (best := self._state.queue.best(blocked)) is not None:
+            _, lane, step = best
+            placed = self._resume(step) if lane[0][0] == "paused" else self._send_or_wait(step)
+            if not placed:
+                blocked.add(lane)
+
+    # ---- sending
+
+    def _send_or_wait(self, step: Step) -> bool:
+        """Send a step to the engine that is best for it, or have it wait for a prefix there. False: nowhere is room."""
+        state = self._state
+        plans = [
+            plan(step, engine, state.predictor, state.prefixes, state.settings)
+            for engine in state.serving(step.call.model)
+            if engine.usable(state.now_s)
+        ]
+        plans.sort(key=lambda p: (p.expected_s, p.engine.spec.id))
+        for candidate in plans:
+            if self._try(step, candidate):
+                return True
+        if plans and state.policy.deduces and step.objective is Objective.EXPEDITE:
+            self._make_room(step, plans[0])
+        return False
+
+    def _try(self, step: Step, candidate: Plan) -> bool:
+        state, engine = self._state, candidate.engine
+        if step.deaths and any(run.step.deaths and not run.prefilled for run in engine.runs.values()):
+            return False  # of those that ran when an engine died, one at a time shows which of them did it
+        if candidate.move in ("wait", "warm"):
+            assert candidate.shared is not None
+            return self._wait_for(step, engine, *candidate.shared)
+        batch = state.policy.deduces and step.objective is Objective.BATCH
+        if not engine.has_room(candidate.need_tokens, state.settings, batch=batch):
+            return False
+        if state.policy.deduces and self._is_held_back(step, engine):
+            return False
+        self._send(step, candidate)
+        return True
+
+    def _is_held_back(self, step: Step, engine: Engine) -> bool:
+        scores = {run.step: self._running_score(run) for run in engine.expedited()}
+        return is_held_back(
+            step, engine, self._state.queue.score(step), self._state.now_s, scores, self._state.settings
+        )
+
+    def _wait_for(self, step: Step, engine: Engine, prefix: str, tokens: int) -> bool:
+        """Have a step wait for a prefix; ask for it if nobody brings it yet. No more wait than can run at once."""
+        if prefix not in engine.coming:
+            assert step.prompt is not None
+            self._keep(engine, prefix, step.prompt.head(prefix), tokens, step)
+        if len(engine.coming[prefix]) >= engine.spec.max_running:
+            return False
+        self._leave_queue(step)
+        engine.coming[prefix].append(step)
+        return True
+
+    def _send(self, step: Step, chosen: Plan) -> None:
+        state, engine = self._state, chosen.engine
+        assert step.prompt is not None
+        self._leave_queue(step)
+        step.attempt += 1
+        step.engine = engine.spec.id
+        step.sent_s = state.now_s
+        state.move(step, CallState.SENT)
+        run = Run(
+            step=step,
+            attempt=step.attempt,
+            need_tokens=chosen.need_tokens,
+            prompt_tokens=chosen.prompt_tokens,
+            cached_tokens=chosen.held_tokens,
+            last_s=state.now_s,
+        )
+        if chosen.move == "lead" and chosen.shared is not None:
+            run.leads = chosen.shared[0]
+            engine.coming[run.leads] = []
+        engine.runs[step.key, step.attempt] = run
+        state.runs[step.key, step.attempt] = (engine, run)
+        engine.probing = engine.open_until_s is not None
+        state.accounts.dispatched(step)
+        state.actions.append(self._dispatch(step, engine))
+        if state.policy.deduces and step.objective is Objective.EXPEDITE:
+            self._pause_for(engine)
+        for child in step.program.children(step):
+            if child.missing <= 1:
+                self.prefill_early(child)
+
+    def _dispatch(self, step: Step, engine: Engine) -> Dispatch:
+        assert step.prompt is not None
+        model = step.call.model or engine.spec.models[0]
+        expedite = self._state.policy.deduces and step.objective is Objective.EXPEDITE
+        return Dispatch(
+            key=step.key,
+            attempt=step.attempt,
+            engine=engine.spec.id,
+            model=model,
+            prompt=step.prompt,
+            sampling=step.sampling,
+            variable=step.variable.name,
+            salt=step.program.tenant,
+            priority=1 if expedite else 0 if step.waited_for else -1,
+            grant_tokens=self._grant(),
+        )
+
+    def _grant(self) -> int | None:
+        return self._state.settings.grant_tokens
+
+    def _leave_queue(self, step: Step) -> None:
+        step.waited_s = self._state.now_s - step.queued_s
+        self._state.queue.remove(step)
+
+    # ---- pausing, resuming, evicting
+
+    def _running_score(self, run: Run) -> float:
+        """The score that a running step would have if it were to queue now."""
+        run.step.queued_s = self._state.now_s - run.step.waited_s
+        return self._state.queue.score(run.step)
+
+    def _resume(self, step: Step) -> bool:
+        state = self._state
+        assert step.engine is not None
+        engine = state.engines[step.engine]
+        if engine.slots_used >= engine.spec.max_running and any(run.occupies_slot for run in engine.runs.values()):
+            return False
+        if state.policy.deduces and self._is_held_back(step, engine):
+            return False
+        self._leave_queue(step)
+        state.move(step, CallState.RUNNING)
+        run = engine.runs[step.key, step.attempt]
+        run.last_s = state.now_s
+        state.accounts.dispatched(step)
+        state.actions.append(Resume(step.key, step.attempt, engine.spec.id, self._grant()))
+        if state.policy.deduces and step.objective is Objective.EXPEDITE:
+            self._pause_for(engine)
+        return True
+
+    def _pause_for(self, engine: Engine) -> None:
+        """Pause batch calls that would stretch the steps of better expedited ones too far; the best of them stay."""
+        state = self._state
+        expedited = engine.expedited()
+        if not engine.spec.can_pause or not expedited:
+            return
+        best = min(self._running_score(run) for run in expedited)
+        batch = sorted(engine.batch(), key=lambda run: (self._running_score(run), run.step.seq))
+        budget_s = engine.corunner_budget_s(expedited, state.settings)
+        for run in batch:
+            budget_s -= engine.corunner_s(run.resident_tokens)
+            patient = run.step.waited_s < state.settings.patience_s
+            if budget_s < 0 and patient and self._running_score(run) > best:
+                self._pause(engine, run)
+
+    def _pause(self, engine: Engine, run: Run) -> None:
+        run.pausing = True
+        self._state.actions.append(Pause(run.step.key, run.attempt, engine.spec.id))
+
+    def _make_room(self, step: Step, wanted: Plan) -> None:
+        """An expedited step found no room: pause or evict a batch step that scores worse by a level or more."""
+        state, engine = self._state, wanted.engine
+        limit = state.settings.expedited_together
+        if any(run.pausing or run.aborting for run in engine.runs.values()):
+            return  # room is on its way
+        if limit is not None and len(engine.expedited()) >= limit:
+            return
+        mine = state.queue.score(step) + 1
+        runs = [run for run in engine.runs.values() if run.step.objective is Objective.BATCH]
+        worse = [run for run in runs if self._score_of(run) > mine]
+        if not worse:
+            return
+        victim = max(worse, key=lambda run: (self._score_of(run), run.step.seq))
+        if engine.slots_used >= engine.spec.max_running:
+            if engine.spec.can_pause and victim.decodes:
+                self._pause(engine, victim)
+        elif victim.step.evictions < MAX_EVICTIONS:
+            victim.step.evictions += 1
+            self.evict(victim.step)
+
+    def _score_of(self, run: Run) -> float:
+        return self._state.queue.score(run.step) if run.step in self._state.queue else self._running_score(run)
+
+    def evict(self, step: Step) -> None:
+        """Let a step's attempt go and queue it again, with its place and its pins."""
+        self.abort(step)
+        self.requeue(step)
+
+    def requeue(self, step: Step) -> None:
+        """A step whose attempt is over waits in the queue for another."""
+        self.retire(step)
+        self.enqueue(step)
+
+    def retire(self, step: Step) -> None:
+        """A step's attempt is over; it is ready for another, with its pins, but not queued yet."""
+        assert step.prompt is not None
+        self.withdraw(step)
+        self._state.move(step, CallState.READY)
+        step.engine = None
+        self._state.prefixes.pin(step, step.prompt)
+
+    def abort(self, step: Step) -> None:
+        """Ask the engine that has a step to let it go; its room is free when it says so."""
+        found = self._state.runs.get((step.key, step.attempt))
+        if found is None:
+            return
+        engine, run = found
+        run.aborting = True
+        self.lead_ended(engine, run)
+        self._state.actions.append(Abort(step.key, step.attempt, engine.spec.id))
+
+    # ---- prefixes
+
+    def prefill_early(self, step: Step) -> None:
+        """Compute the known beginning of a waiting step's prompt while its last parents still run."""
+        state = self._state
+        if not state.policy.deduces or step.state is not CallState.WAITING or step.function is None or step.call.each:
+            return
+        engines = [engine for engine in state.serving(step.call.model) if engine.usable(state.now_s)]
+        if not any(engine.spec.can_pin for engine in engines):
+            return
+        prompt = build_prompt(step, head_only=True)
+        state.prefixes.pin(step, prompt)
+        head = _constant_head(prompt, state.settings.warm_tokens)
+        if head is None or any(head[0] in engine.pins or engine.holds(head[0]) for engine in engines):
+            return
+        parents = {parent.engine for parent in step.program.parents(step)}
+        engines.sort(key=lambda engine: (engine.spec.id not in parents, engine.slots_used, engine.spec.id))
+        engine = engines[0]
+        pinned = sum(pin.tokens for pin in engine.pins.values())
+        if engine.spec.can_pin and pinned + head[1] <= state.settings.pinned_share * engine.spec.kv_tokens:
+            self._keep(engine, head[0], prompt.head(head[0]), head[1], step)
+
+    def _keep(self, engine: Engine, prefix: str, prompt: Prompt, tokens: int, step: Step) -> None:
+        state = self._state
+        until_s = state.now_s + state.settings.pin_s
+        model = step.call.model or engine.spec.models[0]
+        keep = Keep(prefix, engine.spec.id, Tier.DEVICE, until_s, step.program.tenant, model, prompt)
+        engine.pins[prefix] = Pin(keep, tokens, PinState.WARMING)
+        engine.coming[prefix] = []
+        state.actions.append(keep)
+        state.set_timer(state.now_s + state.settings.pin_s / 2, Timer.PIN, engine.spec.id, prefix)
+
+    def refresh(self, engine: Engine, prefix: str) -> None:
+        """Ask an engine to keep a prefix for longer, if it is still wanted."""
+        pin = engine.pins.get(prefix)
+        if pin is not None and pin.state is PinState.HELD:
+            pin.keep = replace(pin.keep, until_s=self._state.now_s + self._state.settings.pin_s)
+            self._state.actions.append(pin.keep)
+        if pin is not None:
+            self._state.set_timer(self._state.now_s + self._state.settings.pin_s / 2, Timer.PIN, engine.spec.id, prefix)
+
+    def release(self, step: Step) -> None:
+        """A step will use its prefixes no more; engines may let go of those that nobody else will use."""
+        for prefix in self._state.prefixes.unpin(step):
+            for engine in self._state.engines.values():
+                if prefix in engine.pins:
+                    self.unpin(engine, prefix)
+
+    def unpin(self, engine: Engine, prefix: str) -> None:
+        """Have an engine let go of a prefix."""
+        del engine.pins[prefix]
+        self._state.actions.append(Keep(prefix, engine.spec.id, Tier.NONE, self._state.now_s))
+        if not any(run.leads == prefix for run in engine.runs.values()):
+            self.arrived(engine, prefix)
+
+    def arrived(self, engine: Engine, prefix: str) -> None:
+        """A prefix is there, or will not come: those that wait for it go on."""
+        for step in engine.coming.pop(prefix, ()):
+            if step.state is CallState.READY:
+                self.enqueue(step)
+
+    def lead_ended(self, engine: Engine, run: Run) -> None:
+        """The one that went first has computed the shared prefix, or never will."""
+        if run.leads is not None:
+            prefix, run.leads = run.leads, None
+            self.arrived(engine, prefix)
+
+    def forget_engine(self, engine: Engine) -> None:
+        """An engine is gone: those that wait for a prefix there go on elsewhere."""
+        for prefix in list(engine.coming):
+            self.arrived(engine, prefix)
+        engine.clear()
+
+    def validate(self) -> None:
+        """Each ready step is queued or waits for a prefix, exactly once; each paused one is queued. Raises AssertionError."""
+        queue = self._state.queue
+        coming = [step for engine in self._state.engines.values() for steps in engine.coming.values() for step in steps]
+        assert len(coming) == len(set(coming)), "a step waits for two prefixes"
+        waiting = set(coming)
+        for step in queue:
+            assert step.state in (CallState.READY, CallState.PAUSED), f"{step.key} is {step.state} and queued"
+            assert step not in waiting, f"{step.key} is queued and waits for a prefix"
+        for step in waiting:
+            assert step.state not in ENDED, f"{step.key} has ended and waits for a prefix"
+
+
+def _constant_head(prompt: Prompt, least_tokens: int) -> tuple[str, int] | None:
+    """The known beginning of a prompt up to its last piece of text, if it is worth a warm call."""
+    tokens, best = 0, None
+    for prefix, piece in zip(prompt.prefixes, prompt.pieces, strict=True):
+        tokens += piece.tokens
+        if piece.kind is not PieceKind.ROLE:
+            best = (prefix, tokens)
+    return best if best and best[1] >= least_tokens else None

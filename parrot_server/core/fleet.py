@@ -1,0 +1,201 @@
+"""Engines as the scheduler sees them: what runs in each, what its cache holds, and whether it can be trusted.
+
+An engine's room is free when it says so (Finished, Failed, Aborted, EngineDown), not when it was asked to let go.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from parrot_server.core.cost import step_s
+from parrot_server.core.events import Keep
+from parrot_server.core.model import CallState, CostModel, EngineSpec, Objective, StepKey
+from parrot_server.core.program import Step
+from parrot_server.core.settings import SchedulerSettings
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One attempt in an engine. `need_tokens` is what was set aside for it beyond what the cache held already."""
+
+    step: Step
+    attempt: int
+    need_tokens: float
+    prompt_tokens: float
+    cached_tokens: float
+    last_s: float  # up to when its service is charged
+    leads: str | None = None  # the shared prefix that its siblings wait for
+    output_tokens: int = 0
+    prefilled: bool = False
+    pausing: bool = False
+    aborting: bool = False
+
+    @property
+    def resident_tokens(self) -> float:
+        """Tokens that its decode steps read."""
+        return self.prompt_tokens + self.output_tokens
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it takes part in the running batch."""
+        return not self.aborting and not self.pausing and self.step.state in (CallState.SENT, CallState.RUNNING)
+
+    @property
+    def occupies_slot(self) -> bool:
+        """Whether it counts against the engine's `max_running`."""
+        return self.aborting or self.step.state is not CallState.PAUSED
+
+
+class PinState(StrEnum):
+    """How far a pin is."""
+
+    WARMING = "warming"
+    HELD = "held"
+
+
+@dataclass(slots=True)
+class Pin:
+    """A prefix that an engine was asked to keep, and how it was asked."""
+
+    keep: Keep
+    tokens: int
+    state: PinState
+
+
+@dataclass(slots=True, eq=False)
+class Engine:
+    """One engine, or one replica."""
+
+    spec: EngineSpec
+    up: bool = True
+    cost: CostModel = field(default_factory=CostModel)
+    runs: dict[tuple[StepKey, int], Run] = field(default_factory=dict)
+    cached: OrderedDict[str, int] = field(default_factory=OrderedDict)  # prefix, tokens beyond its parent; oldest first
+    cached_tokens: int = 0
+    pins: dict[str, Pin] = field(default_factory=dict)
+    coming: dict[str, list[Step]] = field(
+        default_factory=dict
+    )  # prefixes on their way, and the steps that wait for them
+    unwarmable: set[str] = field(default_factory=set)  # prefixes that it could not keep
+    foreign_tokens: int = 0  # KV that others use
+    foreign_running: int = 0
+    failures: int = 0
+    open_until_s: float | None = None  # the breaker is open
+    probing: bool = False
+    admits: bool = True  # between the water marks
+
+    @property
+    def slots_used(self) -> int:
+        """Runs that count against `max_running`."""
+        return sum(run.occupies_slot for run in self.runs.values()) + self.foreign_running
+
+    @property
+    def reserved_tokens(self) -> float:
+        """KV that is spoken for."""
+        pinned = sum(pin.tokens for pin in self.pins.values())
+        return sum(run.need_tokens for run in self.runs.values()) + pinned + self.foreign_tokens
+
+    def usable(self, now_s: float) -> bool:
+        """Whether calls may be sent to it: it is up and its breaker lets them through."""
+        if not self.up:
+            return False
+        if self.open_until_s is None:
+            return True
+        return now_s >= self.open_until_s and not self.probing
+
+    def has_room(self, need_tokens: float, settings: SchedulerSettings, *, batch: bool) -> bool:
+        """Whether a call that needs so many tokens can be admitted; an empty engine takes any."""
+        if not self.runs:
+            return True
+        if self.slots_used >= self.spec.max_running:
+            return False
+        used, capacity = self.reserved_tokens, self.spec.kv_tokens
+        if used <= capacity * settings.low_water:
+            self.admits = True
+        fits = used + need_tokens <= capacity * settings.high_water
+        if not fits and batch:
+            self.admits = False
+        return fits and (self.admits or not batch)
+
+    def expedited(self) -> list[Run]:
+        """Expedited calls in the running batch."""
+        return [run for run in self.runs.values() if run.decodes and run.step.objective is Objective.EXPEDITE]
+
+    def batch(self) -> list[Run]:
+        """Batch calls in the running batch."""
+        return [run for run in self.runs.values() if run.decodes and run.step.objective is Objective.BATCH]
+
+    def corunner_budget_s(self, expedited: list[Run], settings: SchedulerSettings) -> float:
+        """By how much batch calls may stretch a step of these expedited ones."""
+        alone = step_s(self.cost, len(expedited), sum(run.resident_tokens for run in expedited))
+        return (settings.corunner_slowdown - 1) * alone
+
+    def corunner_s(self, resident_tokens: float) -> float:
+        """By how much one more call stretches a step."""
+        return self.cost.sequence_s + self.cost.resident_token_s * resident_tokens
+
+    def holds(self, prefix: str) -> bool:
+        """Whether a prefix is in its cache, as far as is known."""
+        pin = self.pins.get(prefix)
+        return prefix in self.cached or (pin is not None and pin.state is PinState.HELD)
+
+    def saw(self, prefixes: tuple[str, ...], tokens: list[int]) -> None:
+        """Note that a prompt is in the cache now; what was used longest ago is thought to be gone when the room is."""
+        if not self.spec.shares_prefixes:
+            return
+        for prefix, own in zip(prefixes, tokens, strict=True):
+            if prefix in self.cached:
+                self.cached.move_to_end(prefix)
+            else:
+                self.cached[prefix] = own
+                self.cached_tokens += own
+        while self.cached_tokens > self.spec.kv_tokens and self.cached:
+            _, own = self.cached.popitem(last=False)
+            self.cached_tokens -= own
+
+    def forget(self, prefix: str) -> None:
+        """Note that a prefix is gone from the cache."""
+        self.cached_tokens -= self.cached.pop(prefix, 0)
+
+    def clear(self) -> None:
+        """It is gone, and all that was in it."""
+        self.up = False
+        self.runs.clear()
+        self.cached.clear()
+        self.cached_tokens = 0
+        self.pins.clear()
+        self.coming.clear()
+        self.unwarmable.clear()
+        self.probing = False
+        self.foreign_tokens = self.foreign_running = 0
+
+    def succeeded(self) -> None:
+        """A call ended well: the breaker closes."""
+        self.failures, self.open_until_s, self.probing = 0, None, False
+
+    def failed(self, now_s: float, settings: SchedulerSettings) -> float | None:
+        """A call failed by the engine's fault. Returns when to look again, if the breaker opens."""
+        self.failures += 1
+        was_probe, self.probing = self.probing, False
+        if self.failures < settings.breaker_failures and not was_probe:
+            return None
+        self.open_until_s = now_s + settings.breaker_s
+        return self.open_until_s
+
+    def validate(self) -> None:
+        """State every invariant of one engine. Raises AssertionError."""
+        assert self.up or not self.runs, f"{self.spec.id} is down and runs calls"
+        assert sum(self.cached.values()) == self.cached_tokens, f"{self.spec.id}: cache size"
+        for (key, attempt), run in self.runs.items():
+            assert run.attempt == attempt
+            assert run.step.key == key
+            current = run.step.attempt == attempt and run.step.engine == self.spec.id
+            assert run.aborting or current, f"{key}: a run that nobody knows of"
+        own_slots = self.slots_used - self.foreign_running
+        assert own_slots <= self.spec.max_running, f"{self.spec.id}: {own_slots} running"
+        for prefix in self.coming:
+            leads = any(run.leads == prefix for run in self.runs.values())
+            warms = prefix in self.pins and self.pins[prefix].state is PinState.WARMING
+            assert leads or warms, f"{self.spec.id}: {prefix} is waited for, and nobody brings it"

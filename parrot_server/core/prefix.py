@@ -1,0 +1,170 @@
+"""The structural identity of prompts' beginnings, and how many calls will still use each.
+
+A prefix is the chain of the identities of its pieces, by content and salted by tenant and model, so two functions share a system
+text, and two tenants share nothing. A call that is not scheduled yet counts as one pin on every prefix of its prompt that is
+known: the constant head from the start, all of it once its inputs are set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from parrot_sdk.template import Input, Output, Role, Text
+from parrot_server.core.cost import estimate_tokens
+from parrot_server.core.graph import function_of
+from parrot_server.core.model import Binding, Piece, PieceKind, Prompt, Value
+from parrot_server.core.program import Function, Program, Step
+
+
+def chain_id(parent: str, kind: str, text: str) -> str:
+    """The identity of a prefix: SHA-256 over the parent's identity and the piece, each framed by its length."""
+    digest = hashlib.sha256()
+    for field in (parent.encode(), kind.encode(), text.encode("utf-8", "surrogatepass")):
+        digest.update(len(field).to_bytes(8, "big"))
+        digest.update(field)
+    return digest.hexdigest()
+
+
+def build_prompt(step: Step, *, head_only: bool = False) -> Prompt:
+    """The prompt of a generating step, or its beginning up to the first value that is not set yet.
+
+    Without `head_only` every input must be set.
+    """
+    function = function_of(step)
+    pieces: list[Piece] = []
+    for piece in _pieces(step, function):
+        if piece is None:
+            if head_only:
+                break
+            raise AssertionError(f"{step.key}: built before its inputs are set")
+        if piece.text or piece.kind is PieceKind.ROLE:
+            pieces.append(piece)
+    identity = chain_id(chain_id("", "tenant", step.program.tenant), "model", step.call.model)
+    identities = []
+    for piece in pieces:
+        identity = chain_id(identity, piece.kind, piece.text)
+        identities.append(identity)
+    return Prompt(tuple(pieces), tuple(identities), function.chat)
+
+
+def _pieces(step: Step, function: Function) -> Iterable[Piece | None]:
+    """The prompt piece by piece; None stands for a value that is not set."""
+    implied = function.chat and not function.template.has_roles
+    if implied:
+        yield Piece(PieceKind.ROLE, "user")
+    variables = dict(step.call.outputs)
+    counts = iter(function.spec.text_tokens or ())
+    for segment in function.template.segments:
+        match segment:
+            case Text(text):
+                yield Piece(PieceKind.CONSTANT, text, next(counts, None) or estimate_tokens(text))
+            case Role(role):
+                yield Piece(PieceKind.ROLE, role)
+            case Input(name):
+                yield from _values(step.program, step.inputs[name], function.joins[name])
+            case Output(name):
+                if implied:
+                    yield Piece(PieceKind.ROLE, "assistant")
+                    implied = False
+                if name == step.output:
+                    return
+                yield from _values_of(step.program, variables[name], "")
+
+
+def _values(program: Program, binding: Binding, join: str) -> Iterable[Piece | None]:
+    parts = binding if isinstance(binding, tuple) else (binding,)
+    for index, part in enumerate(parts):
+        if index and join:
+            yield Piece(PieceKind.CONSTANT, join, estimate_tokens(join))
+        if isinstance(part, Value):
+            yield from _value_pieces(part, join)
+        else:
+            yield from _values_of(program, part.name, join)
+
+
+def _values_of(program: Program, name: str, join: str) -> Iterable[Piece | None]:
+    outcome = program.variables[name].outcome
+    if isinstance(outcome, Value):
+        yield from _value_pieces(outcome, join)
+    else:
+        yield None
+
+
+def _value_pieces(value: Value, join: str) -> Iterable[Piece]:
+    if value.items is None:
+        yield Piece(PieceKind.VALUE, value.text, value.tokens)
+        return
+    for index, item in enumerate(value.items):
+        if index and join:
+            yield Piece(PieceKind.CONSTANT, join, estimate_tokens(join))
+        yield Piece(PieceKind.VALUE, item, estimate_tokens(item))
+
+
+@dataclass(slots=True, eq=False)
+class Prefix:
+    """One prefix that calls will use. `tokens` is its whole length, `pins` how many calls not yet scheduled begin with it."""
+
+    id: str
+    tokens: int
+    pins: int = 0
+
+
+class PrefixTable:
+    """All prefixes with pins. One without pins is forgotten: its identity comes back with the next call that has it."""
+
+    def __init__(self) -> None:
+        self._prefixes: dict[str, Prefix] = {}
+
+    def pin(self, step: Step, prompt: Prompt) -> None:
+        """Count a step as a user of every prefix of its prompt; replaces what it counted for before."""
+        before = step.pinned
+        tokens = 0
+        for identity, piece in zip(prompt.prefixes, prompt.pieces, strict=True):
+            tokens += piece.tokens
+            prefix = self._prefixes.get(identity)
+            if prefix is None:
+                prefix = self._prefixes[identity] = Prefix(identity, tokens)
+            prefix.pins += 1
+        step.pinned = prompt.prefixes
+        self._release(before)
+
+    def unpin(self, step: Step) -> list[str]:
+        """Stop counting a step. Returns the prefixes that nobody will use any more."""
+        before, step.pinned = step.pinned, ()
+        return self._release(before)
+
+    def _release(self, identities: Iterable[str]) -> list[str]:
+        gone = []
+        for identity in identities:
+            prefix = self._prefixes[identity]
+            prefix.pins -= 1
+            if prefix.pins == 0:
+                del self._prefixes[identity]
+                gone.append(identity)
+        return gone
+
+    def pins(self, identity: str) -> int:
+        """How many calls not yet scheduled will use a prefix."""
+        prefix = self._prefixes.get(identity)
+        return prefix.pins if prefix else 0
+
+    def longest_shared(self, prompt: Prompt, least_tokens: int) -> tuple[str, int] | None:
+        """The longest prefix of a prompt that other calls will use too, with its length, if it is worth a warm call."""
+        tokens, best = 0, None
+        for identity, piece in zip(prompt.prefixes, prompt.pieces, strict=True):
+            tokens += piece.tokens
+            if self.pins(identity) < 2:
+                break
+            if tokens >= least_tokens and piece.kind is not PieceKind.ROLE:
+                best = (identity, tokens)
+        return best
+
+    def validate(self, open_steps: Iterable[Step]) -> None:
+        """Recount all pins. Raises AssertionError."""
+        counts: dict[str, int] = {}
+        for step in open_steps:
+            for identity in step.pinned:
+                counts[identity] = counts.get(identity, 0) + 1
+        assert counts == {p.id: p.pins for p in self._prefixes.values()}, "pins do not match the calls that hold them"
