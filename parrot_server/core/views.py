@@ -74,10 +74,7 @@ class GraphView:
 
 @dataclass(frozen=True, slots=True)
 class ProgramView:
-    """One program. `usage` sums all attempts that ended well; `wasted` those that did not.
-
-    `functions` pairs the names that its submissions gave to functions with their ids; the latest of a name counts.
-    """
+    """One program. `usage` sums all attempts that ended well; `wasted` those that did not."""
 
     id: str
     name: str
@@ -96,7 +93,6 @@ class ProgramView:
     attained_token_s: float
     alone_s: float | None  # predicted or measured seconds that it needs by itself
     slowdown: float | None
-    functions: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
