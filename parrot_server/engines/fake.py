@@ -60,8 +60,7 @@ class FakeEngine:
     Args:
         id: its name among the engines.
         script: a function of the request, or a list from which each call that starts takes the first answer; None, or
-            an
-            empty list: answers are made from the prompt. May be replaced at any time.
+            an empty list: answers are made from the prompt. May be replaced at any time.
         token_s: seconds for each output token, besides what an answer says.
         prefill_token_s: seconds for each prompt token that is not cached.
         abort_s: seconds until the engine has let go of an aborted call.
@@ -114,6 +113,13 @@ class FakeEngine:
     def come_back(self) -> None:
         """Be reachable again, with an empty cache. The server notices by `start`."""
         self.down = self.crashed = False
+
+    def abort(self, rid: str) -> None:
+        """Let a call go from outside, as a server's route for that does. Its stream ends in an error."""
+        if call := self._batch.find(rid):
+            self.aborts.append(rid)
+            call.error = EngineError(Fault.ENGINE, "aborted", f"a call was aborted in engine {self.id}")
+            call.poked.set()
 
     async def start(self) -> EngineSpec:
         """Come up. A crashed engine is started anew; one that is down stays so."""
