@@ -5,8 +5,8 @@ A file is JSON lines. The first is the header, each other one event:
     {"v":1,"epoch_s":1767225600.0,"settings":{...},"sum":"8b5c1f02"}
     {"v":1,"seq":1,"t":0.0132,"type":"Submitted","event":{...},"sum":"5d0b77e1"}
 
-`t` is the scheduler's time in seconds since the epoch of the journal. `sum` is the CRC-32 of the line up to it, so a torn
-or damaged line is found before anything in it is believed.
+`t` is the scheduler's time in seconds since the epoch of the journal. `sum` is the CRC-32 of the line up to it, so a
+torn or damaged line is found before anything in it is believed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from parrot_server.core import events
 from parrot_server.core.events import Event
 from parrot_server.core.settings import SchedulerSettings
 from parrot_server.errors import JournalCorrupt
 
-EVENT_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(events.Event)}
+EVENT_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 _SUM_BYTES = len(b',"sum":"00000000"}\n')
 E = TypeVar("E")
 
@@ -88,29 +87,28 @@ class FileJournal:
     """
 
     def __init__(self, path: Path, header: Header) -> None:
-        self._file = path.open("xb")
+        self._file = path.open("xb", buffering=0)
         self._seq = 0
-        self._lines = [_sealed(header)]
+        self._unwritten = bytearray(_sealed(header))
 
     def append(self, now_s: float, event: Event) -> None:
         """Note an event."""
         self._seq += 1
-        self._lines.append(encode(self._seq, now_s, event))
+        self._unwritten += encode(self._seq, now_s, event)
 
     async def commit(self) -> None:
-        """Hand what was noted to the operating system."""
-        lines, self._lines = self._lines, []
-        if lines:
-            await asyncio.to_thread(self._write, b"".join(lines))
+        """Hand what was noted to the operating system. Raises OSError; the next try goes on from there."""
+        end = len(self._unwritten)
+        while end:
+            data = bytes(self._unwritten[:end])
+            written = await asyncio.to_thread(self._file.write, data)
+            del self._unwritten[:written]
+            end -= written
 
     async def close(self) -> None:
         """Commit and close."""
         await self.commit()
         self._file.close()
-
-    def _write(self, data: bytes) -> None:
-        self._file.write(data)
-        self._file.flush()
 
 
 def encode(seq: int, now_s: float, event: Event) -> bytes:

@@ -1,0 +1,309 @@
+"""The only asyncio around the scheduler: it takes what happens to it, and does what it decides.
+
+    post(event) -> check -> journal -> handle -> actions
+
+Actions that stay inside (Dispatch, Pause, Keep, ...) are done at once. What others can see (a value, the end of a
+program, the reply to a client) waits until the journal has committed the event that it comes from. Streamed text is
+provisional and does not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from parrot_server.core.events import (
+    Abort,
+    Action,
+    CallChanged,
+    CallsAdded,
+    ClientEvent,
+    Closed,
+    Dispatch,
+    Event,
+    Forget,
+    Keep,
+    Pause,
+    ProgramEnded,
+    Resolve,
+    Resume,
+    Submitted,
+    Tick,
+    Unwatched,
+    WakeAt,
+    Watched,
+)
+from parrot_server.core.model import ProgramState
+from parrot_server.core.scheduler import Scheduler
+from parrot_server.core.settings import SchedulerSettings
+from parrot_server.core.views import VariableView
+from parrot_server.engine_runner import EngineRunner
+from parrot_server.engines.base import Engine
+from parrot_server.errors import ParrotError, Refused, SetupError
+from parrot_server.incident import record_incident
+from parrot_server.journal import Journal, NullJournal
+from parrot_server.metrics import Metrics
+from parrot_server.program_log import Entry
+from parrot_server.readers import Readers, VisibleAction
+from parrot_server.streams import StreamItem, VariableStream
+from parrot_server.timeouts import Timeouts
+
+log = logging.getLogger("parrot")
+COMMIT_RETRY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    """What an operator may set of the runtime.
+
+    Args:
+        scheduler: settings of the core.
+        timeouts: how long to wait for engines.
+        value_bytes: an answer of a model may be so long, in bytes of UTF-8.
+        log_entries: so many events of a program are kept for those who look on.
+    """
+
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    value_bytes: int = 4 * 2**20
+    log_entries: int = 10_000
+
+
+class Runtime:
+    """Runs programs on engines.
+
+        async with Runtime([engine]) as runtime:
+            await runtime.post(Submitted(program=runtime.new_program_id(), ...))
+
+    Args:
+        engines: what turns prompts into tokens; their ids differ.
+        settings: see `RuntimeSettings`.
+        journal: where events are written before anybody sees what came of them; None: nowhere.
+    """
+
+    def __init__(
+        self, engines: Sequence[Engine], settings: RuntimeSettings | None = None, journal: Journal | None = None
+    ) -> None:
+        self.settings = settings or RuntimeSettings()
+        self.scheduler = Scheduler(self.settings.scheduler)
+        self.metrics = Metrics()
+        self.closing = asyncio.Event()  # readers leave now
+        self._engines = engines
+        self._journal = journal or NullJournal()
+        self._runners: dict[str, EngineRunner] = {}
+        self.readers = Readers(self.settings.log_entries, self.metrics)
+        self._visible: list[VisibleAction | asyncio.Future[None]] = []
+        self._commit_wanted = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._epoch_s = 0.0
+        self._last_s = 0.0
+
+    # ---- life ------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Runtime:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Begin; engines come up in their own time (`engines_up` waits for them)."""
+        loop = asyncio.get_running_loop()
+        self._epoch_s = loop.time()
+        self._tasks = [loop.create_task(self._commit(), name="journal")]
+        timeouts, value_bytes = self.settings.timeouts, self.settings.value_bytes
+        for engine in self._engines:
+            runner = EngineRunner(engine, timeouts, value_bytes, self.metrics, self._happened, self.readers.more_text)
+            self._runners[engine.id] = runner
+            self._tasks.append(loop.create_task(runner.run(), name=f"engine {engine.id}"))
+
+    async def close(self) -> None:
+        """Send readers away, let running calls go, stop the engines and close the journal."""
+        self.closing.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(runner.close() for runner in self._runners.values()))
+        for waiting in self._visible:
+            if isinstance(waiting, asyncio.Future):
+                waiting.cancel()
+        await self._journal.close()
+
+    async def engines_up(self) -> None:
+        """Wait until an engine is up. Raises SetupError when this machine lacks something that each of them needs."""
+        while not any(runner.spec for runner in self._runners.values()):
+            failures = list(self.engine_failures.values())
+            if len(failures) == len(self._runners) and all(isinstance(failure, SetupError) for failure in failures):
+                raise SetupError("; ".join(str(failure) for failure in failures))
+            await asyncio.sleep(0.05)
+
+    @property
+    def engine_failures(self) -> dict[str, ParrotError]:
+        """Why engines did not come up, by their ids."""
+        return {name: runner.failure for name, runner in self._runners.items() if runner.failure}
+
+    # ---- what clients do -------------------------------------------------------------------------------------------
+
+    def new_program_id(self) -> str:
+        """An id that nobody can guess."""
+        return f"p-{secrets.token_urlsafe(16)}"
+
+    def now_s(self) -> float:
+        """The scheduler's time: seconds since the epoch of the journal, never less than before."""
+        self._last_s = max(self._last_s, asyncio.get_running_loop().time() - self._epoch_s)
+        return self._last_s
+
+    async def post(self, event: ClientEvent) -> None:
+        """Let the scheduler take a client's event; returns when it is committed.
+
+        Raises Refused, and then nothing happened.
+        """
+        self.scheduler.check(event)
+        self._take(event)
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Wait until what has happened by now is committed: what the scheduler's views say may be told to others."""
+        committed = asyncio.get_running_loop().create_future()
+        self._visible.append(committed)
+        self._commit_wanted.set()
+        await committed
+
+    async def variable(self, program: str, name: str, wait_s: float = 0.0) -> VariableView:
+        """A variable, when it is set or after so long. Raises Refused for one that is not there."""
+        view = self.scheduler.variable(program, name)
+        if view.outcome is None and wait_s > 0:
+            with self.watching(program, [name]), suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self.readers.stream(program, name).finished()
+            view = self.scheduler.variable(program, name)
+        await self.settled()
+        return view
+
+    @contextmanager
+    def watching(self, program: str, names: Sequence[str]) -> Iterator[None]:
+        """A reader waits for these variables while the block lasts. Raises Refused for one that is not there."""
+        for name in names:
+            self.scheduler.check(Watched(program, name))
+            self._take(Watched(program, name))
+        try:
+            yield
+        finally:
+            with suppress(Refused):  # the program may have been forgotten meanwhile
+                for name in names:
+                    self.scheduler.check(Unwatched(program, name))
+                    self._take(Unwatched(program, name))
+
+    async def stream(
+        self, program: str, name: str, attempt: int = 0, offset: int = 0
+    ) -> AsyncGenerator[StreamItem, None]:
+        """The text of a variable as it comes, then its outcome. Raises Refused for one that is not there.
+
+        Args:
+            program, name: the variable.
+            attempt, offset: where this reader stopped when it was here before.
+        """
+        view = self.scheduler.variable(program, name)
+        await self.settled()
+        if view.outcome is not None:
+            return VariableStream(view.attempt, view.outcome).follow(attempt, offset)
+        return self._watched(program, name, self.readers.stream(program, name).follow(attempt, offset))
+
+    async def events(self, program: str, cursor: int = 0) -> AsyncGenerator[Entry, None]:
+        """What happens in a program, after a cursor. Raises Refused for one that is not there."""
+        await self.settled()
+        return self.readers.events(program, cursor)
+
+    async def _watched(
+        self, program: str, name: str, items: AsyncGenerator[StreamItem, None]
+    ) -> AsyncGenerator[StreamItem, None]:
+        with self.watching(program, [name]):
+            async for item in items:
+                yield item
+
+    # ---- what happens ----------------------------------------------------------------------------------------------
+
+    def _happened(self, event: Event) -> None:
+        """An engine, or time, did something. A fault of ours here must not take down the task that tells of it."""
+        try:
+            self._take(event)
+        except Exception as error:  # noqa: BLE001 - logged, and what is not touched by it goes on
+            record_incident(error, f"handling {type(event).__name__}")
+
+    def _take(self, event: Event) -> None:
+        now_s = self.now_s()
+        self._journal.append(now_s, event)
+        self._note_program_state(event, now_s)
+        for action in self.scheduler.handle(event, now_s):
+            self._do(action)
+        self._commit_wanted.set()
+
+    def _note_program_state(self, event: Event, now_s: float) -> None:
+        """The scheduler says when a program ends; that it opens and closes, the event says."""
+        match event:
+            case Submitted():
+                self.readers.opened(event, now_s)
+            case CallsAdded():
+                self.readers.named(event)
+                if event.close:
+                    self.readers.moved(event.program, ProgramState.RUNNING, now_s)
+            case Closed():
+                if not self.scheduler.program(event.program).closed:
+                    self.readers.moved(event.program, ProgramState.RUNNING, now_s)
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Resolve() | CallChanged() | ProgramEnded() | Forget():
+                self._visible.append(action)
+            case Dispatch():
+                self._runners[action.engine].dispatch(action)
+            case Pause():
+                self._runners[action.engine].pause(action)
+            case Resume():
+                self._runners[action.engine].resume(action)
+            case Abort():
+                self._runners[action.engine].abort(action)
+            case Keep():
+                self._runners[action.engine].keep(action, max(0.0, action.until_s - self.now_s()))
+            case WakeAt():
+                self._wake_at(action.time_s)
+
+    def _wake_at(self, time_s: float) -> None:
+        """The latest wish counts: the scheduler knows what it has to be woken for."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(self._epoch_s + time_s, self._tick, time_s)
+
+    def _tick(self, time_s: float) -> None:
+        self._last_s = max(self._last_s, time_s)  # a timer may fire a clock tick early
+        self._happened(Tick())
+
+    async def _commit(self) -> None:
+        """Commit what was appended, then show what came of it; many events at once where they come fast."""
+        while True:
+            await self._commit_wanted.wait()
+            self._commit_wanted.clear()
+            visible, self._visible = self._visible, []
+            while True:
+                try:
+                    await self._journal.commit()
+                    break
+                except OSError as error:
+                    log.error("the journal cannot be written (%s); trying again", error.strerror)
+                    await asyncio.sleep(COMMIT_RETRY_S)
+            for seen in visible:
+                if not isinstance(seen, asyncio.Future):
+                    self.readers.show(seen, self.now_s())
+                elif not seen.done():
+                    seen.set_result(None)
