@@ -1,0 +1,84 @@
+"""The server's settings, from the environment (`PARROT_PORT=9000`) or from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from parrot_server.core.settings import SchedulerSettings
+from parrot_server.runtime import RuntimeSettings
+from parrot_server.timeouts import Timeouts
+
+Positive = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+_CORE = SchedulerSettings()
+_TIMEOUTS = Timeouts()
+
+
+class Settings(BaseSettings):
+    """What an operator may set.
+
+    Args:
+        host, port: where to listen; port 0 takes a free one.
+        engine: what runs in this server itself; `none` where only other servers are used.
+        sglang, openai: addresses of servers that are used as engines.
+        model: for the embedded engine, a name or a path; empty: the packaged one.
+        templates: a folder of function files that are registered at start.
+        api_keys: keys that let in, each with the tenant whose it is; empty: everybody is let in.
+        policy: how calls are ordered, see `core/policy.py`.
+        journal: a new file to record all events in; None: nowhere.
+        body_bytes: a request's body may be so long. 16 MiB hold a book of ten million characters, or 10,000 calls.
+        value_bytes: a value may be so long, in UTF-8, sent or generated. 4 MiB are about a million tokens, as many as the
+            longest context that models have today.
+        calls_per_program, depth: a program may have so many calls, and so many on its longest path.
+        retained_programs, retain_s: so many ended programs can still be read, for so long.
+        wait_s: a request may wait so long for a value.
+        write_timeout_s: a reader of a stream who takes nothing for so long is sent away.
+        log_entries: so many events of a program are kept for those who look on.
+        start_s, first_token_s, idle_s: how long engines may take, see `Timeouts`.
+        shutdown_s: how long open requests may take when the server stops.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="PARROT_", extra="ignore", frozen=True)
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    engine: Literal["embedded", "fake", "none"] = "embedded"
+    sglang: tuple[str, ...] = ()
+    openai: tuple[str, ...] = ()
+    model: str = ""
+    templates: Path | None = None
+    api_keys: dict[str, str] = Field(default={}, repr=False)
+    policy: str = _CORE.policy
+    journal: Path | None = None
+    body_bytes: Positive = 16 * 2**20
+    value_bytes: Positive = 4 * 2**20
+    calls_per_program: Positive = _CORE.calls_per_program
+    depth: Positive = _CORE.depth
+    retained_programs: Positive = _CORE.retained_programs
+    retain_s: Seconds = _CORE.retain_s
+    wait_s: Seconds = 600.0
+    write_timeout_s: Seconds = 30.0
+    log_entries: Positive = 10_000
+    start_s: Seconds = _TIMEOUTS.start_s
+    first_token_s: Seconds = _TIMEOUTS.first_token_s
+    idle_s: Seconds = _TIMEOUTS.idle_s
+    shutdown_s: Seconds = 5.0
+
+    def runtime(self) -> RuntimeSettings:
+        """The part that the runtime and the core read."""
+        return RuntimeSettings(
+            scheduler=SchedulerSettings(
+                policy=self.policy,
+                calls_per_program=self.calls_per_program,
+                depth=self.depth,
+                retained_programs=self.retained_programs,
+                retain_s=self.retain_s,
+            ),
+            timeouts=Timeouts(start_s=self.start_s, first_token_s=self.first_token_s, idle_s=self.idle_s),
+            value_bytes=self.value_bytes,
+            log_entries=self.log_entries,
+        )
