@@ -2,10 +2,12 @@
 
 ParrotError
 ├── TemplateError    a template breaks the grammar; has `line` and `column` (also a ValueError)
+├── BodyError        a JSON body breaks the REST contract; has `at`, a path into the body (also a ValueError)
 ├── FunctionError    a function is declared, or called, in a way that cannot work (also a TypeError)
 ├── UnresolvedError  a variable without a value was used as if it were text (also a TypeError)
 ├── ProgramError     a program was used at the wrong time: outside its block, or after its end (also a RuntimeError)
 ├── WaitTimeout      the value did not come in the time given; the program goes on (also a TimeoutError)
+├── StreamReset      the text that was streamed so far is void: the call was tried again and answered otherwise
 ├── ServerGone       no server answered, or its answer broke off (also a ConnectionError)
 ├── RequestRefused   the server refused a request; has `type`, `status`, `call` and `at`
 └── CallFailed       a variable has an error and no value; has `type`, `call` and `retryable`
@@ -65,6 +67,10 @@ class ProgramError(ParrotError, RuntimeError):
 
 class WaitTimeout(ParrotError, TimeoutError):
     """The value did not come in the time given. The program goes on; the same wait may be tried again."""
+
+
+class StreamReset(ParrotError):
+    """The text that a stream handed out is void: the call was tried again, and now answers otherwise."""
 
 
 class ServerGone(ParrotError, ConnectionError):

@@ -128,7 +128,12 @@ def parse(
 
 
 def imply_output(text: str, output: str) -> str:
-    """The text with an output hole at its end, which opens the assistant's turn if the last message is not one."""
+    """The text with an output hole at its end, unless it has that hole. The hole opens the assistant's turn, or goes on in it.
+
+    Raises TemplateError.
+    """
+    if any(isinstance(segment, _Hole) and segment.name == output for _, segment in _placed_segments(text)):
+        return text
     hole = f"{{{{{output}}}}}"
     last: re.Match[str] | None = None
     role = ""

@@ -4,7 +4,7 @@ body = read_body(ProgramBody, request_bytes)       # the server reads; raises Bo
 reply = ProgramReply.model_validate_json(content)  # the client reads
 """
 
-from parrot_sdk.wire.body import read_body
+from parrot_sdk.wire.body import check_body, read_body
 from parrot_sdk.wire.replies import (
     DeltaReply,
     EdgeReply,
@@ -71,5 +71,6 @@ __all__ = [
     "VariableBody",
     "VariableRef",
     "VariableReply",
+    "check_body",
     "read_body",
 ]

@@ -40,6 +40,11 @@ def read_body(model: type[M], body: bytes) -> M:
         raise BodyError("bad_json", f"the body is not JSON: {error}") from None
     except ValueError:  # an integer of thousands of digits
         raise BodyError("bad_json", "the body holds a number that is too long") from None
+    return check_body(model, data)
+
+
+def check_body(model: type[M], data: object) -> M:
+    """Check what was parsed already. Raises BodyError."""
     try:
         return model.model_validate(data)
     except ValidationError as error:

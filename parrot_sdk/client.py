@@ -1,0 +1,117 @@
+"""The way to a server, for sync and async code alike."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from parrot_sdk.connection import Connection
+from parrot_sdk.errors import ProgramError
+from parrot_sdk.program import Program
+from parrot_sdk.wire import ProgramReply
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+class Client:
+    """A server's address and the connections to it. One is enough for all programs, threads and event loops.
+
+        with Client("http://127.0.0.1:8000") as client, client.program("book") as program:
+            ...
+
+    Args:
+        url: of the server; None: the environment variable PARROT_URL, or without it http://127.0.0.1:8000.
+        api_key: None: the environment variable PARROT_API_KEY, if it is set.
+        timeout_s: for one answer of the server, beyond what it is asked to wait.
+        retry_s: how long a request is tried again while no answer comes, such as when the server starts again.
+        wait_timeout_s: how long a read waits for a value when it does not say so itself.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        retry_s: float = 10.0,
+        wait_timeout_s: float = 3600.0,
+    ) -> None:
+        url = url or os.environ.get("PARROT_URL") or DEFAULT_URL
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise ProgramError(f"{url!r} is no address of a server: write http://host:port")
+        self.wait_timeout_s = wait_timeout_s
+        self.connection = Connection(url, api_key or os.environ.get("PARROT_API_KEY"), timeout_s, retry_s)
+        self._on_close: Callable[[], None] = _nothing
+
+    @property
+    def url(self) -> str:
+        """The server's address."""
+        return self.connection.url
+
+    @property
+    def http_requests(self) -> int:
+        """How many HTTP requests were made so far, those included that were tried again."""
+        return self.connection.http_requests
+
+    def program(self, name: str | None = None, **wishes: Any) -> Program:
+        """A new program on this server; the arguments are those of `Program`."""
+        return Program(name, client=self, **wishes)
+
+    def submit(self, body: Mapping[str, Any], wait_s: float | None = None) -> ProgramReply:
+        """Send the JSON of a whole program. With `wait_s` (at most 600) the reply has the sinks' values and errors.
+
+        Raises RequestRefused, ServerGone.
+        """
+        return self.connection.run(self.connection.request("POST", "/v1/programs", body, wait_s=wait_s)).read(
+            ProgramReply
+        )
+
+    def close(self) -> None:
+        """Give up what still waits, and free connections and thread. May be called twice."""
+        self.connection.close()
+        self._on_close()
+
+    async def aclose(self) -> None:
+        """`close` for asyncio."""
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def default_client() -> Client:
+    """The client of programs that are given none: for PARROT_URL, or without that variable for a server in this process.
+
+    Made at first use, shared, and closed when Python ends.
+    """
+    key = os.environ.get("PARROT_URL"), os.environ.get("PARROT_API_KEY")
+    with _defaults_lock:
+        if key not in _defaults:
+            _defaults[key] = Client() if key[0] else Client.local()
+            atexit.register(_defaults[key].close)
+        return _defaults[key]
+
+
+_defaults: dict[tuple[str | None, str | None], Client] = {}
+_defaults_lock = threading.Lock()
+
+
+def _nothing() -> None: ...

@@ -1,0 +1,262 @@
+"""All talk with a server: one event loop in one thread of its own, which sync and async code, from any thread, hand work to."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import threading
+import uuid
+import weakref
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx
+from httpx_sse import EventSource, SSEError
+from pydantic import BaseModel, ValidationError
+
+from parrot_sdk.errors import ProgramError, RequestRefused, ServerGone
+from parrot_sdk.wire import Problem
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+TRY_LATER = frozenset({429, 502, 503, 504})
+LONG_READS = 200  # connections for reads that wait; what must be quick has its own
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A reply that came through: its status and its JSON."""
+
+    status: int
+    content: bytes
+
+    def read(self, model: type[M]) -> M:
+        """The reply as a model. Raises ServerGone when it is none."""
+        try:
+            return model.model_validate_json(self.content)
+        except ValidationError:
+            raise ServerGone(f"the answer (status {self.status}) is none of a Parrot server: check the URL") from None
+
+
+class Connection:
+    """The way to one server. Made and used from any thread; it survives broken transport and a server that starts again.
+
+    Args:
+        url: of the server, such as `http://127.0.0.1:8000`.
+        api_key: sent as a bearer token.
+        timeout_s: for one answer of the server, beyond what it was asked to wait.
+        retry_s: how long a request is tried again while no answer comes.
+    """
+
+    def __init__(self, url: str, api_key: str | None, timeout_s: float, retry_s: float) -> None:
+        self.url = url.rstrip("/")
+        self.http_requests = 0
+        self._timeout_s = timeout_s
+        self._retry_s = retry_s
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._quick = self._open(httpx.Limits())
+        self._long = self._open(httpx.Limits(max_connections=LONG_READS))
+        self._thread = _LoopThread(self._quick, self._long)
+        self._finalizer = weakref.finalize(self, self._thread.stop)
+
+    def _open(self, limits: httpx.Limits) -> httpx.AsyncClient:
+        host = httpx.URL(self.url).host
+        return httpx.AsyncClient(
+            base_url=self.url,
+            headers=self._headers,
+            timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, 10), pool=None),
+            limits=limits,
+            trust_env=host not in ("127.0.0.1", "localhost", "::1"),  # no proxy stands before one's own machine
+        )
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do work in the loop's thread, and wait for it here."""
+        future = self._thread.submit(work)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise ProgramError("the client was closed") from None
+        finally:
+            future.cancel()
+
+    async def hand_over(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do work in the loop's thread, and await it in the loop that runs here. Cancelling the one cancels the other."""
+        future = self._thread.submit(work)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if self._thread.stopped:
+                raise ProgramError("the client was closed") from None
+            raise
+
+    def close(self) -> None:
+        """Give up all work that goes on, and end the thread. May be called twice."""
+        self._finalizer()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        params: Mapping[str, str] | None = None,
+        wait_s: float | None = None,
+        accept: frozenset[int] = frozenset(),
+    ) -> Answer:
+        """Ask, and ask again while no answer comes. Only for requests that may arrive twice: a POST carries a key for that.
+
+        Args:
+            wait_s: how long the server is asked to wait before it answers (its `wait` parameter).
+            accept: statuses beyond 2xx that are answers and not refusals.
+
+        Raises RequestRefused, ServerGone.
+        """
+        headers = {"Idempotency-Key": uuid.uuid4().hex} if method == "POST" else {}
+        content = None
+        if body is not None:
+            content = json.dumps(body, allow_nan=False).encode()
+            headers["Content-Type"] = "application/json"
+        client, timeout_s = self._quick, self._timeout_s
+        params = dict(params or {})
+        if wait_s is not None:
+            params["wait"] = f"{wait_s:.3f}"
+            client, timeout_s = self._long, self._timeout_s + wait_s
+        timeout = httpx.Timeout(timeout_s, connect=min(self._timeout_s, 10), pool=None)
+        patience = _Patience(self._retry_s)
+        while True:
+            self.http_requests += 1
+            try:
+                response = await client.request(
+                    method, path, content=content, headers=headers, params=params, timeout=timeout
+                )
+            except httpx.RequestError as error:
+                await patience.pause_or_raise(self._gone(error))
+                continue
+            if response.is_success or response.status_code in accept:
+                return Answer(response.status_code, response.content)
+            refusal = _refusal(response.status_code, response.content)
+            if response.status_code not in TRY_LATER:
+                raise refusal
+            await patience.pause_or_raise(refusal, _retry_after_s(response))
+
+    async def events(self, path: str) -> AsyncGenerator[tuple[str, Any], None]:
+        """Server-sent events as (name, JSON), across broken connections, until the reader leaves.
+
+        Raises RequestRefused, ServerGone.
+        """
+        last_id = ""
+        patience = _Patience(self._retry_s)
+        while True:
+            self.http_requests += 1
+            headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
+            problem: RequestRefused | ServerGone = ServerGone(f"the stream of {self.url} ended too soon")
+            retry_after_s = None
+            try:
+                async with self._long.stream("GET", path, headers=headers) as response:
+                    if response.is_success:
+                        async with aclosing(EventSource(response).aiter_sse()) as events:
+                            async for event in events:
+                                if event.event:
+                                    patience = _Patience(self._retry_s)
+                                    last_id = event.id
+                                    yield event.event, json.loads(event.data)
+                    else:
+                        problem = _refusal(response.status_code, await response.aread())
+                        retry_after_s = _retry_after_s(response)
+                        if response.status_code not in TRY_LATER:
+                            raise problem
+            except httpx.RequestError as error:
+                problem = self._gone(error)
+            except (SSEError, json.JSONDecodeError):
+                problem = ServerGone(f"{self.url} sent a stream that is none of a Parrot server: check the URL")
+            await patience.pause_or_raise(problem, retry_after_s)
+
+    def _gone(self, error: httpx.RequestError) -> ServerGone:
+        if isinstance(error, httpx.ConnectError):
+            return ServerGone(
+                f"no server answers at {self.url}: start one with `parrot serve`, set PARROT_URL, "
+                "or use Client.local(), which needs none"
+            )
+        return ServerGone(f"the server at {self.url} broke off ({type(error).__name__})")
+
+
+class _Patience:
+    """How long to try again after the first failure, with growing pauses."""
+
+    def __init__(self, total_s: float) -> None:
+        self._total_s = total_s
+        self._until_s: float | None = None
+        self._pause_s = FIRST_PAUSE_S
+
+    async def pause_or_raise(self, problem: Exception, at_least_s: float | None = None) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._until_s = now_s + self._total_s if self._until_s is None else self._until_s
+        pause_s = max(self._pause_s, at_least_s or 0.0)
+        if now_s + pause_s > self._until_s:
+            raise problem
+        self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
+        await asyncio.sleep(pause_s)
+
+
+class _LoopThread:
+    """An event loop in a daemon thread, and the HTTP clients that live in it."""
+
+    def __init__(self, *clients: httpx.AsyncClient) -> None:
+        self.stopped = False
+        self._clients = clients
+        self._lock = threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="parrot-client", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        with self._lock:
+            if self.stopped:
+                work.close()
+                raise ProgramError("the client is closed")
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def stop(self) -> None:
+        """Cancel what runs, wait for it, and end the thread."""
+        with self._lock:
+            if self.stopped:
+                return
+            self.stopped = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            for client in self._clients:
+                self._loop.run_until_complete(client.aclose())
+            self._loop.close()
+
+
+def _refusal(status: int, content: bytes) -> RequestRefused:
+    try:
+        problem = Problem.model_validate_json(content)
+    except ValidationError:
+        return RequestRefused("bad_reply", f"the server answered {status} without saying why", status=status)
+    message = problem.detail or problem.title
+    return RequestRefused(problem.type, message, status=status, call=problem.call_id, at=problem.at)
+
+
+def _retry_after_s(response: httpx.Response) -> float | None:
+    try:
+        return float(response.headers.get("Retry-After", ""))
+    except ValueError:
+        return None

@@ -1,0 +1,98 @@
+"""Semantic functions as files: YAML front matter between two lines `---`, then the template.
+
+    ---
+    name: summarize_chapter
+    description: One chapter of a book, in plain English.
+    inputs:
+      chapter: {join: "\\n"}
+    outputs:
+      summary: {max_tokens: 250, temperature: 0}
+    format: chat
+    ---
+    Summarise this chapter.
+
+    {{ chapter }}
+    {{ summary }}
+
+All of it is optional for a file that a decorated Python function names; a file that a server registers declares its outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from parrot_sdk.errors import BodyError, TemplateError
+from parrot_sdk.template import Template
+from parrot_sdk.wire import NamedFunctionBody, check_body
+
+
+class FunctionFile(NamedFunctionBody):
+    """What a file says. `first_line` is where the template begins in the file, counted from 1."""
+
+    description: str = ""
+    first_line: int = 1
+
+    def parse(self) -> Template:
+        """The template's segments. Raises TemplateError, with the line in the file."""
+        try:
+            return super().parse()
+        except TemplateError as error:
+            line = error.line + self.first_line - 1
+            raise TemplateError(f"function {self.name}: {error.message}", line, error.column) from None
+
+
+def read_function_file(path: Path) -> FunctionFile:
+    """Read a file, without parsing its template yet. Without a `name` in it, the function is named after the file.
+
+    Raises TemplateError, and OSError where the file cannot be read.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TemplateError(f"{path} is not UTF-8 (byte {error.start})", 1, 1) from None
+    matter, template = _split(path, text)
+    first_line = text.count("\n", 0, len(text) - len(template)) + 1
+    fields = {"name": path.stem, **_read_matter(path, matter), "template": template, "first_line": first_line}
+    try:
+        return check_body(FunctionFile, fields)
+    except BodyError as error:
+        raise TemplateError(f"{path}: {error}", 1, 1) from None
+
+
+def read_function_folder(folder: Path) -> Iterator[FunctionFile]:
+    """The functions of all `*.md` files of a folder, parsed and sound, in the order of their names. Raises as above."""
+    for path in sorted(folder.glob("*.md")):
+        file = read_function_file(path)
+        file.parse()
+        yield file
+
+
+def _split(path: Path, text: str) -> tuple[str, str]:
+    """The front matter and the template."""
+    lines = text.splitlines(keepends=True)
+    if not lines or lines[0].rstrip() != "---":
+        return "", text
+    for number, line in enumerate(lines[1:], start=1):
+        if line.rstrip() == "---":
+            return "".join(lines[1:number]), "".join(lines[number + 1 :])
+    raise TemplateError(f"{path}: the front matter is not closed by a line ---", 1, 1)
+
+
+def _read_matter(path: Path, matter: str) -> dict[str, object]:
+    try:
+        fields = yaml.safe_load(matter)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line, column = (mark.line + 2, mark.column + 1) if mark else (1, 1)
+        raise TemplateError(f"{path}: the front matter is not YAML", line, column) from None
+    if fields is None:
+        return {}
+    if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
+        raise TemplateError(f"{path}: the front matter must be fields with names", 1, 1)
+    for name in ("template", "first_line"):
+        if name in fields:
+            raise TemplateError(f"{path}: unknown field {name!r} in the front matter", 1, 1)
+    return fields

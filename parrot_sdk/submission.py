@@ -1,0 +1,141 @@
+"""What of a program is on the server: it is sent in as few requests as can be, read, and ended. Runs in the client's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from parrot_sdk.connection import Answer, Connection
+from parrot_sdk.draft import Draft
+from parrot_sdk.errors import CallCancelled, ParrotError, ServerGone, WaitTimeout
+from parrot_sdk.wire import DeltaReply, ErrorReply, Problem, ProgramReply, ResetReply, VariableReply
+
+POLL_S = 30.0  # how long the server is asked to hold one read
+FAILED, EXPIRED = 424, 410
+
+
+class Submission:
+    """One program on the way to its server.
+
+    Args:
+        connection: the way.
+        draft: where the program's calls gather.
+        wishes: name, priority, deadline, budget and criteria, as fields of the first body; may be changed until that is sent.
+    """
+
+    def __init__(self, connection: Connection, draft: Draft, wishes: dict[str, Any]) -> None:
+        self.id: str | None = None
+        self.refusal: ParrotError | None = None
+        self._connection = connection
+        self._draft = draft
+        self._wishes = wishes
+        self._sending = asyncio.Lock()
+
+    async def send(self, close: bool = False) -> None:
+        """Send what was added since the last time; with `close`, say that no more will come.
+
+        Raises RequestRefused and ServerGone, now and ever after: what a refused request held is lost.
+        """
+        sending = asyncio.ensure_future(self._send(close))
+        sending.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.shield(sending)  # a reader that gives up must not tear a request that others rely on
+
+    async def read(self, name: str, timeout_s: float) -> VariableReply:
+        """Wait until a variable has a value or an error. Raises WaitTimeout."""
+        clock = asyncio.get_running_loop().time
+        until_s = clock() + timeout_s
+        await self.send()
+        while True:
+            left_s = max(0.0, until_s - clock())
+            reply = await self._get_variable(name, min(left_s, POLL_S))
+            if reply.state not in ("open", "pending"):
+                return reply
+            if clock() >= until_s:
+                raise WaitTimeout(f"variable {name!r} has no value after {timeout_s:g} s; its program goes on")
+
+    async def look(self, name: str) -> VariableReply:
+        """A variable as it is now."""
+        await self.send()
+        return await self._get_variable(name, None)
+
+    async def events(self, name: str) -> AsyncGenerator[DeltaReply | ResetReply | VariableReply, None]:
+        """A variable's text as it comes; the VariableReply is the last."""
+        await self.send()
+        async with aclosing(self._connection.events(f"{self._path()}/variables/{name}/stream")) as events:
+            async for event, data in events:
+                match event:
+                    case "delta":
+                        yield DeltaReply.model_validate(data)
+                    case "reset":
+                        yield ResetReply.model_validate(data)
+                    case "value":
+                        yield VariableReply.model_validate(data)
+                        return
+                    case "error":
+                        yield _failed(name, Problem.model_validate(data))
+                        return
+
+    async def patch(self, wishes: Mapping[str, Any]) -> None:
+        """Change what is wished: with the first request when that is still to come, else at once."""
+        if self.id is None:
+            criteria = {**self._wishes.get("criteria", {}), **wishes.get("criteria", {})}
+            self._wishes |= {**wishes, "criteria": criteria}
+            return
+        await self.send()  # a criterion may name a variable that the server does not know yet
+        await self._connection.request("PATCH", self._path(), wishes)
+
+    async def cancel(self) -> None:
+        """End the program now; what was not sent never will be."""
+        async with self._sending:
+            self._draft.take()
+            if self.id is not None:
+                await self._connection.request("DELETE", self._path())
+            elif self.refusal is None:
+                self.refusal = CallCancelled("cancelled", "the program was cancelled before it was sent")
+
+    async def get(self, view: str = "") -> Answer:
+        """The program as the server sees it, or one of its views, such as `/graph`."""
+        await self.send()
+        return await self._connection.request("GET", self._path() + view)
+
+    async def _send(self, close: bool) -> None:
+        async with self._sending:
+            if self.refusal is not None:
+                raise self.refusal
+            try:
+                await self._post(self._draft.take(), close)
+            except ParrotError as error:
+                self.refusal = error
+                raise
+
+    async def _post(self, fields: Mapping[str, Any], close: bool) -> None:
+        if self.id is not None and fields:
+            await self._connection.request("POST", f"{self._path()}/calls", {**fields, "close": close})
+        elif self.id is not None and close:
+            await self._connection.request("POST", f"{self._path()}/close")
+        elif self.id is None and (fields or not close):
+            answer = await self._connection.request("POST", "/v1/programs", {**self._wishes, **fields, "close": close})
+            self.id = answer.read(ProgramReply).id
+
+    async def _get_variable(self, name: str, wait_s: float | None) -> VariableReply:
+        path = f"{self._path()}/variables/{name}"
+        answer = await self._connection.request("GET", path, wait_s=wait_s, accept=frozenset({FAILED, EXPIRED}))
+        if answer.status in (FAILED, EXPIRED):
+            return _failed(name, answer.read(Problem))
+        return answer.read(VariableReply)
+
+    def _path(self) -> str:
+        if self.id is None:
+            raise ServerGone("the program was not sent")
+        return f"/v1/programs/{self.id}"
+
+
+def _failed(name: str, problem: Problem) -> VariableReply:
+    if problem.variable is not None:
+        return problem.variable
+    error = ErrorReply(
+        type=problem.type, message=problem.detail or problem.title, call=problem.call_id, retryable=problem.retryable
+    )
+    return VariableReply(name=name, state="cancelled" if problem.type == "cancelled" else "failed", error=error)
