@@ -79,12 +79,13 @@ GenerateEvent = Taken | Prefill | Text | Stalled | Done
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What an engine says of itself now."""
+    """What an engine says of itself now. `lost`: prefixes it had to give up though it was to keep them, since it last said."""
 
     running: int
     waiting: int
     used_tokens: int
     cost: CostModel | None = None
+    lost: tuple[str, ...] = ()
 
 
 class Engine(Protocol):
