@@ -31,6 +31,12 @@ from parrot_server.errors import EngineError, Fault
 FlavourName = Literal["openai", "vllm", "llama.cpp", "sglang"]
 Route = Callable[["FakeServer", Body], Awaitable[Response]]
 
+OVERFLOW_SAID = {  # how servers say that a prompt is too long: message and type
+    "openai": ("This model's maximum context length is 8 tokens. You sent more.", "context_length_exceeded"),
+    "vllm": ("This model's maximum context length is 8 tokens. However, you requested more.", "BadRequestError"),
+    "llama.cpp": ("the request exceeds the available context size, try increasing it", "exceed_context_size_error"),
+    "sglang": ("The input (9 tokens) is longer than the model's context length (8 tokens).", "BadRequestError"),
+}
 STATUS = {Fault.CALL: 400, Fault.ENGINE: 500, Fault.BUSY: 503, Fault.TIMEOUT: 504}
 
 
@@ -133,7 +139,8 @@ class FakeServer:
         try:
             return await route(self, body)
         except EngineError as error:
-            return problem(STATUS[error.fault], error.message, error.type)
+            said = OVERFLOW_SAID[self.flavour] if error.type == "context_overflow" else (error.message, error.type)
+            return problem(STATUS[error.fault], *said)
 
 
 class _Server(uvicorn.Server):

@@ -47,6 +47,11 @@ class Harness:
         """A new engine, not started."""
         raise NotImplementedError
 
+    async def busy(self, engine: Engine) -> bool:
+        """Whether anything runs or waits in the engine; a harness that can asks the engine itself, past the adapter."""
+        load = await engine.load()
+        return load.running + load.waiting > 0
+
     def answer(self, answer: Answer) -> None:
         """The next call is answered so."""
         raise NotImplementedError
@@ -161,10 +166,9 @@ class EngineContract:
             await self.read(harness, engine, call, events)
         return caught.value, events
 
-    async def idle(self, engine: Engine, within_s: float = 2.0) -> None:
+    async def idle(self, harness: Harness, engine: Engine, within_s: float = 2.0) -> None:
         async def nothing_runs() -> bool:
-            load = await engine.load()
-            return load.running == 0 and load.waiting == 0
+            return not await harness.busy(engine) and (await engine.load()).running == 0
 
         await until(nothing_runs, within_s)
 
@@ -249,7 +253,7 @@ class EngineContract:
         assert outcome.text == whole[: begin + len(stop) if keep_stop else begin]
         assert outcome.done.finish == "stop"
         assert outcome.done.stop == stop
-        await self.idle(engine)
+        await self.idle(harness, engine)
 
     async def test_a_stop_string_across_chunks_is_never_shown(self, harness: Harness, engine: Engine) -> None:
         self.need(harness.scripted, "it has no script")
@@ -267,7 +271,7 @@ class EngineContract:
         stream = await self.caught_running(engine, call)
         assert (await engine.load()).running == 1
         await stream.aclose()
-        await self.idle(engine)
+        await self.idle(harness, engine)
 
     async def test_cancelling_the_reader_frees_the_engine(self, harness: Harness, engine: Engine) -> None:
         streaming = asyncio.Event()
@@ -286,11 +290,11 @@ class EngineContract:
         assert all(
             isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*readers, return_exceptions=True)
         )
-        await self.idle(engine)
+        await self.idle(harness, engine)
 
     async def test_a_stream_that_was_never_read_leaves_nothing(self, harness: Harness, engine: Engine) -> None:
         await engine.generate(request(ask("a bird"))).aclose()
-        await self.idle(engine)
+        await self.idle(harness, engine)
 
     # The call's own faults.
 
@@ -359,7 +363,7 @@ class EngineContract:
         await harness.come_back()
         await engine.start()
         assert (await self.run(harness, engine, request(ask("a bird")))).text
-        await self.idle(engine)
+        await self.idle(harness, engine)
 
     async def test_close_is_final_and_may_be_repeated(self, harness: Harness) -> None:
         engine = harness.engine()
@@ -378,7 +382,7 @@ class EngineContract:
             alone = [(await self.run(harness, engine, request(ask(bird)))).text for bird in birds]
             assert [outcome.text for outcome in outcomes] == alone
             assert len(set(alone)) == len(birds)
-        await self.idle(engine)
+        await self.idle(harness, engine)
 
     # Prefixes.
 
@@ -401,8 +405,8 @@ class EngineContract:
         head = prompt.head(prefix)
         tokens = await engine.keep(prefix, head, "", "", Tier.DEVICE, 60.0)
         outcome = await self.run(harness, engine, request(prompt))
-        assert 30 < tokens < outcome.done.usage.prompt_tokens
-        assert outcome.done.usage.cached_tokens >= tokens
+        assert 100 < tokens < outcome.done.usage.prompt_tokens
+        assert outcome.done.usage.cached_tokens > tokens - 32  # some engines reuse whole blocks only
         await engine.keep(prefix, head, "", "", Tier.DEVICE, 60.0)
         await engine.keep(prefix, None, "", "", Tier.NONE, 0.0)
         await engine.keep("never-kept", None, "", "", Tier.NONE, 0.0)
@@ -451,7 +455,7 @@ class EngineContract:
                 if isinstance(event, Stalled):
                     break
             await stream.aclose()
-        await self.idle(engine)
+        await self.idle(harness, engine)
 
     # Structured output.
 

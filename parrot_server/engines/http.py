@@ -1,0 +1,279 @@
+"""HTTP to an engine: one client, every wait bounded, streams always closed, foreign errors mapped once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+from httpx_sse import EventSource, SSEError
+
+from parrot_server.errors import EngineError, Fault, SetupError
+
+Body = dict[str, Any]
+DONE = "[DONE]"
+LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+KEEP_ALIVE_S = 2.0  # servers drop idle connections after 5 s; one must not be taken up just then
+ERROR_BYTES = 65_536
+DRAIN_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait for an engine, in seconds.
+
+    Args:
+        connect_s: for a connection.
+        first_token_s: from sending a request to the first piece of its stream, the engine's own queue included.
+        idle_s: from one piece of a stream to the next.
+        answer_s: for the whole answer to a small question.
+    """
+
+    connect_s: float = 5.0
+    first_token_s: float = 300.0
+    idle_s: float = 60.0
+    answer_s: float = 10.0
+
+
+class EngineHTTP:
+    """An engine's HTTP server.
+
+    Args:
+        id: the engine's name, for messages.
+        url: base URL; a trailing `/v1` is taken off.
+        api_key: sent as a bearer token.
+        patience: how long to wait.
+
+    Raises:
+        SetupError: the URL is none.
+    """
+
+    def __init__(self, id: str, url: str, api_key: str | None, patience: Patience) -> None:
+        self.id = id
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self._patience = patience
+        parsed = httpx.URL(self.url)
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise SetupError(f"engine {id}: {url!r} is no http:// or https:// URL")
+        self.host = parsed.host
+        self._client = httpx.AsyncClient(
+            base_url=self.url,
+            headers={"authorization": f"Bearer {api_key}"} if api_key else None,
+            timeout=httpx.Timeout(None, connect=patience.connect_s),
+            limits=httpx.Limits(max_connections=None, keepalive_expiry=KEEP_ALIVE_S),
+            trust_env=parsed.host not in LOOPBACK,
+        )
+
+    async def get(self, path: str) -> Any:
+        """The JSON that a path answers. Raises EngineError."""
+        return json_of(self.id, await self._ask("GET", path, None, self._patience.answer_s))
+
+    async def get_text(self, path: str) -> str:
+        """The text that a path answers. Raises EngineError."""
+        return (await self._ask("GET", path, None, self._patience.answer_s)).text
+
+    async def find(self, path: str) -> Any:
+        """The JSON that a path answers, or None where the server has no such path. Raises EngineError."""
+        try:
+            return await self.get(path)
+        except EngineError as error:
+            if error.fault is Fault.CALL:
+                return None
+            raise
+
+    async def post(self, path: str, body: Body, within_s: float | None = None) -> httpx.Response:
+        """The answer to a body. Raises EngineError."""
+        return await self._ask("POST", path, body, self._patience.answer_s if within_s is None else within_s)
+
+    async def events(self, path: str, body: Body) -> AsyncGenerator[str, None]:
+        """The data of each event that a path streams for a body. Raises EngineError."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._patience.first_token_s
+        async with self._opened(path, body, until_s) as source:
+            stream = source.aiter_sse()
+            while True:
+                try:
+                    async with asyncio.timeout_at(until_s):
+                        event = await anext(stream)
+                except StopAsyncIteration:
+                    return
+                except TimeoutError:
+                    raise self._silent("no more of its answer") from None
+                if event.data:
+                    yield event.data
+                if event.data == DONE:  # read on to the end of the body, so that the connection can be used again
+                    with suppress(TimeoutError, StopAsyncIteration, httpx.HTTPError):
+                        async with asyncio.timeout(DRAIN_S):
+                            await anext(stream)
+                    return
+                until_s = loop.time() + self._patience.idle_s
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+    @asynccontextmanager
+    async def _opened(self, path: str, body: Body, until_s: float) -> AsyncGenerator[EventSource, None]:
+        request = self._client.build_request("POST", path, content=encode(body), headers=STREAM_HEADERS)
+        with self._mapped():
+            try:
+                async with asyncio.timeout_at(until_s):
+                    response = await self._client.send(request, stream=True)
+            except TimeoutError:
+                raise self._silent("no answer") from None
+            try:
+                if response.status_code != 200:
+                    text = await self._error_text(response)
+                    raise failure(self.id, response.status_code, text, response.headers)
+                yield EventSource(response)
+            finally:
+                await response.aclose()
+
+    async def _error_text(self, response: httpx.Response) -> str:
+        read = bytearray()
+        with suppress(TimeoutError, httpx.HTTPError):
+            async with asyncio.timeout(self._patience.answer_s):
+                async for piece in response.aiter_bytes():
+                    read += piece
+                    if len(read) > ERROR_BYTES:
+                        break
+        return read.decode("utf-8", "replace")
+
+    async def _ask(self, method: str, path: str, body: Body | None, within_s: float) -> httpx.Response:
+        content = None if body is None else encode(body)
+        with self._mapped():
+            try:
+                async with asyncio.timeout(within_s):
+                    response = await self._client.request(method, path, content=content, headers=JSON_HEADERS)
+            except TimeoutError:
+                raise self._silent(f"no answer to {method} {path}") from None
+        if response.status_code >= 300:
+            raise failure(self.id, response.status_code, response.text[:ERROR_BYTES], response.headers)
+        return response
+
+    def _silent(self, what: str) -> EngineError:
+        return EngineError(Fault.TIMEOUT, "engine_timeout", f"engine {self.id} gave {what} in time")
+
+    @contextmanager
+    def _mapped(self) -> Iterator[None]:
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            message = f"engine {self.id} is gone: {self.url} takes no connection ({type(error).__name__})"
+            raise EngineError(Fault.ENGINE, "engine_gone", message) from None
+        except httpx.HTTPError as error:
+            message = f"the connection to engine {self.id} broke off ({type(error).__name__})"
+            raise EngineError(Fault.ENGINE, "stream_broken", message) from None
+        except SSEError:
+            raise broken(self.id, "its answer is no event stream") from None
+
+
+JSON_HEADERS = {"content-type": "application/json"}
+STREAM_HEADERS = {**JSON_HEADERS, "accept": "text/event-stream", "cache-control": "no-store"}
+
+
+def encode(body: Body) -> bytes:
+    """A body as JSON; text that is no valid Unicode is made so."""
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def json_of(engine: str, response: httpx.Response) -> Any:
+    """What a response says. Raises EngineError when it is no JSON."""
+    try:
+        return response.json()
+    except ValueError:
+        raise broken(engine, "its answer is no JSON") from None
+
+
+def event_of(engine: str, data: str) -> Body:
+    """What an event says. Raises EngineError: it is no JSON object, or it tells of an error."""
+    try:
+        event = json.loads(data)
+    except ValueError:
+        raise broken(engine, "a line of its stream is no JSON") from None
+    if not isinstance(event, dict):
+        raise broken(engine, "a line of its stream is no JSON object")
+    if event.get("error") is not None or event.get("object") == "error":
+        raise failure(engine, 0, data, {})
+    return event
+
+
+def broken(engine: str, what: str) -> EngineError:
+    """A stream that is not what it should be."""
+    return EngineError(Fault.ENGINE, "stream_broken", f"the answer of engine {engine} broke off: {what}")
+
+
+OVERFLOW = re.compile(
+    r"context.?(length|size|window)|context_length_exceeded|exceed_context_size|max(imum)?[ _](model|allowed)[ _]len"
+    r"|maximum (sequence|number of tokens)|max_new_tokens.{0,40}must be <=|prompt is too long",
+    re.IGNORECASE,
+)
+NO_MODEL = re.compile(
+    r"model.{0,200}(not exist|not found|unknown|not available)|model_not_found", re.IGNORECASE | re.DOTALL
+)
+NAME = re.compile(r"[A-Za-z][\w.-]{0,63}")
+
+
+def failure(engine: str, status: int, text: str, headers: Mapping[str, str]) -> EngineError:
+    """What an error answer means. A server's own words may hold the prompt, so only what they are about is passed on.
+
+    Args:
+        engine: the engine's name.
+        status: the HTTP status; 0: as the text says.
+        text: the body.
+        headers: for Retry-After.
+    """
+    said = _error_object(text)
+    code = said.get("code")
+    if not status:
+        status = code if isinstance(code, int) and code >= 400 else 0
+    kinds = [
+        kind for key in ("type", "code", "param") if isinstance(kind := said.get(key), str) and NAME.fullmatch(kind)
+    ]
+    about = ", ".join([f"HTTP {status}"] * bool(status) + kinds)
+    words = f"{said.get('message')} {kinds}"
+    if status in (429, 503, 529):
+        patience = retry_after_s(headers)
+        return EngineError(Fault.BUSY, "engine_busy", f"engine {engine} is busy ({about})", retry_after_s=patience)
+    if status in (408, 504):
+        return EngineError(Fault.TIMEOUT, "engine_timeout", f"engine {engine} gave up waiting ({about})")
+    if status in (401, 403):
+        message = f"engine {engine} does not accept our API key ({about}): set the key of that engine"
+        return EngineError(Fault.ENGINE, "engine_unauthorized", message)
+    if OVERFLOW.search(words) and status < 500:
+        message = f"the prompt and its answer are longer than the context of engine {engine} ({about})"
+        return EngineError(Fault.CALL, "context_overflow", message)
+    if NO_MODEL.search(words) and status < 500:
+        return EngineError(Fault.CALL, "unknown_model", f"engine {engine} does not serve that model ({about})")
+    if 300 <= status < 500 or (not status and any("invalid" in kind or "BadRequest" in kind for kind in kinds)):
+        return EngineError(Fault.CALL, "engine_refused", f"engine {engine} refused the call ({about})")
+    return EngineError(Fault.ENGINE, "engine_failed", f"engine {engine} failed ({about or 'an error in its stream'})")
+
+
+def _error_object(text: str) -> Body:
+    try:
+        said = json.loads(text)
+    except ValueError:
+        return {}
+    inner = said.get("error", said) if isinstance(said, dict) else said
+    return inner if isinstance(inner, dict) else {"message": str(inner)}
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """What a Retry-After header asks for, in seconds from now."""
+    value = headers.get("retry-after", "")
+    if re.fullmatch(r"\d+(\.\d+)?", value):
+        return float(value)
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0.0, (aware - datetime.now(UTC)).total_seconds())

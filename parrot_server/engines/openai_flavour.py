@@ -1,0 +1,179 @@
+"""Which server speaks OpenAI's API, and what it takes beyond that. Nothing is sent to a server that would refuse it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from parrot_server.core.model import Sampling
+from parrot_server.engines.http import Body, EngineHTTP
+from parrot_server.errors import EngineError, SetupError
+
+
+@dataclass(frozen=True, slots=True)
+class Flavour:
+    """A server's manners. What nobody knows is taken as absent.
+
+    Args:
+        name: vllm, llama.cpp, sglang, or openai for any other.
+        takes_ids: completions take token ids as prompt.
+        continues: a chat can go on with the assistant's last message.
+        priority_sign: how our priority (higher is sooner) is said; 0: not at all.
+        salts: takes `cache_salt`.
+        counts_on: tells usage in every chunk when asked.
+        shares_prefixes: reuses a prompt's beginning across requests, so that warming it pays.
+        ignores_eos: takes `ignore_eos`.
+        grammars: enforces a JSON schema and choices.
+        tokenize_path, tokenize_key: where it tokenises a text, and the field's name.
+        metrics: has `/metrics` of vLLM's.
+        max_tokens_key: what the bound on an answer is called.
+    """
+
+    name: str = "openai"
+    takes_ids: bool = False
+    continues: bool = False
+    priority_sign: int = 0
+    salts: bool = False
+    counts_on: bool = False
+    shares_prefixes: bool = False
+    ignores_eos: bool = False
+    grammars: bool = False
+    tokenize_path: str = ""
+    tokenize_key: str = "prompt"
+    metrics: bool = False
+    max_tokens_key: str = "max_tokens"
+
+
+OTHER = Flavour()
+OPENAI = Flavour(max_tokens_key="max_completion_tokens")
+VLLM = Flavour(
+    "vllm",
+    takes_ids=True,
+    continues=True,
+    priority_sign=-1,
+    salts=True,
+    counts_on=True,
+    shares_prefixes=True,
+    ignores_eos=True,
+    grammars=True,
+    tokenize_path="/tokenize",
+    metrics=True,
+)
+LLAMA_CPP = Flavour(
+    "llama.cpp",
+    takes_ids=True,
+    continues=True,
+    ignores_eos=True,
+    grammars=True,
+    tokenize_path="/tokenize",
+    tokenize_key="content",
+)
+SGLANG = Flavour(
+    "sglang",
+    takes_ids=True,
+    continues=True,
+    salts=True,
+    counts_on=True,
+    shares_prefixes=True,
+    ignores_eos=True,
+    tokenize_path="/v1/tokenize",
+)
+FLAVOURS = {flavour.name: flavour for flavour in (OTHER, VLLM, LLAMA_CPP, SGLANG)}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What a server said of itself. None: it did not say."""
+
+    flavour: Flavour
+    models: tuple[str, ...]
+    context_tokens: int | None = None
+    kv_tokens: int | None = None
+    max_running: int | None = None
+
+
+async def probe(http: EngineHTTP, flavour: Flavour | None) -> Server:
+    """Ask a server what it is.
+
+    Args:
+        http: the server.
+        flavour: what the operator says that it is, if they do.
+
+    Raises:
+        EngineError: it does not answer.
+    """
+    listing = await http.get("/v1/models")
+    cards: list[dict[str, Any]] = listing.get("data") or [] if isinstance(listing, dict) else []
+    models = tuple(card["id"] for card in cards if isinstance(card.get("id"), str))
+    owner = cards[0].get("owned_by") if cards else None
+    contexts = [length for card in cards if isinstance(length := card.get("max_model_len"), int)]
+    context_tokens = min(contexts, default=None)
+    if flavour is None:
+        flavour = await _recognise(http, owner)
+    if flavour.name == "vllm":
+        return Server(flavour, models, context_tokens, kv_tokens=await _vllm_kv_tokens(http))
+    if flavour.name == "llama.cpp" and isinstance(props := await http.find("/props"), dict):
+        context = (props.get("default_generation_settings") or {}).get("n_ctx")
+        slots = props.get("total_slots")
+        both = isinstance(context, int) and isinstance(slots, int)
+        return Server(flavour, models, context, context * slots if both else None, slots)
+    return Server(flavour, models, context_tokens)
+
+
+async def _recognise(http: EngineHTTP, owner: object) -> Flavour:
+    """By the owner that a server gives its models, and by a route that only this server has."""
+    if owner == "vllm" and "version" in (await http.find("/version") or {}):
+        return VLLM
+    if owner == "llamacpp" and "default_generation_settings" in (await http.find("/props") or {}):
+        return LLAMA_CPP
+    if owner == "sglang":
+        return SGLANG
+    return OPENAI if http.host.endswith("openai.com") else OTHER
+
+
+async def _vllm_kv_tokens(http: EngineHTTP) -> int | None:
+    try:
+        text = await http.get_text("/metrics")
+    except EngineError:
+        return None
+    config = re.search(r"^vllm:cache_config_info\{(.*)\}", text, re.MULTILINE)
+    labels = dict(re.findall(r'(\w+)="(\d+)"', config[1])) if config else {}
+    if "block_size" in labels and "num_gpu_blocks" in labels:
+        return int(labels["block_size"]) * int(labels["num_gpu_blocks"])
+    return None
+
+
+def sampling_fields(flavour: Flavour, sampling: Sampling, chat: bool) -> Body:
+    """How an output is generated, in the words of a flavour. Stop strings are not among them: we cut them ourselves."""
+    fields: Body = {
+        flavour.max_tokens_key: sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+    }
+    if sampling.seed is not None:
+        fields["seed"] = sampling.seed
+    if sampling.ignore_eos and flavour.ignores_eos:
+        fields["ignore_eos"] = True
+    if flavour.grammars and sampling.choices:
+        words = [json.dumps(choice, ensure_ascii=False) for choice in sampling.choices]
+        by_grammar = {"grammar": f"root ::= {' | '.join(words)}"}
+        fields |= by_grammar if flavour is LLAMA_CPP else {"structured_outputs": {"choice": list(sampling.choices)}}
+    elif flavour.grammars and sampling.schema is not None:
+        schema = json.loads(sampling.schema)
+        if chat:
+            form = {"name": "output", "schema": schema, "strict": True}
+            fields["response_format"] = {"type": "json_schema", "json_schema": form}
+        else:
+            fields |= {"json_schema": schema} if flavour is LLAMA_CPP else {"structured_outputs": {"json": schema}}
+    return fields
+
+
+def flavour_named(name: str | None) -> Flavour | None:
+    """The flavour that an operator named. Raises SetupError."""
+    if name is None:
+        return None
+    if name not in FLAVOURS:
+        raise SetupError(f"{name!r} is no kind of OpenAI-compatible server that we know: {', '.join(FLAVOURS)}")
+    return FLAVOURS[name]
