@@ -77,6 +77,7 @@ class EngineRunner:
         self._sent_s: dict[Attempt, float] = {}
         self._progress: dict[Attempt, int] = {}
         self._progress_timer: asyncio.TimerHandle | None = None
+        self._progress_told_s = -PROGRESS_S
         self._keeps: dict[str, asyncio.Task[None]] = {}
         self._orders: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
         self._suspect = asyncio.Event()
@@ -241,12 +242,14 @@ class EngineRunner:
         if (sent_s := self._sent_s.pop(attempt, None)) is not None:
             self._metrics.ttft_s.labels(self.engine.id).observe(self._heard_s - sent_s)
         self._progress[attempt] = output_tokens
-        if self._progress_timer is None:
-            self._progress_timer = self._loop.call_later(PROGRESS_S, self._tell_progress)
         self._on_text(generation)
+        if self._progress_timer is None:
+            wait_s = max(0.0, self._progress_told_s + PROGRESS_S - self._heard_s)
+            self._progress_timer = self._loop.call_later(wait_s, self._tell_progress)
 
     def _tell_progress(self) -> None:
         self._progress_timer = None
+        self._progress_told_s = self._loop.time()
         if self._progress:
             tokens = tuple((key, attempt, count) for (key, attempt), count in self._progress.items())
             self._progress.clear()

@@ -36,7 +36,7 @@ class Entry:
     """One entry. A reader that comes back after `cursor` goes on with the next."""
 
     cursor: int
-    at_s: float
+    at_s: float  # since the program was submitted
     what: Happening | Lagged
 
 
@@ -44,19 +44,21 @@ class ProgramLog:
     """The log of one program.
 
     Args:
+        submitted_s: when the program was submitted, in the scheduler's time.
         most: so many entries are kept; a reader that needs older ones is told that it lagged.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, submitted_s: float, most: int) -> None:
+        self._submitted_s = submitted_s
         self._entries: deque[Entry] = deque(maxlen=most)
         self._last = 0
         self._ended = False
         self._pulse = Pulse()
 
-    def add(self, at_s: float, what: Happening) -> None:
+    def add(self, now_s: float, what: Happening) -> None:
         """Note what happened, at this time of the scheduler."""
         self._last += 1
-        self._entries.append(Entry(self._last, at_s, what))
+        self._entries.append(Entry(self._last, now_s - self._submitted_s, what))
         self._pulse.beat()
 
     def end(self) -> None:

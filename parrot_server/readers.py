@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
@@ -21,6 +22,7 @@ FORGOTTEN = Failure("forgotten", "the program is no longer kept")
 class _Program:
     """What is kept of one program beside what the scheduler knows."""
 
+    number: int  # in order of submission
     tenant: str
     log: ProgramLog
     functions: dict[str, str] = field(default_factory=dict)  # names that its submissions gave, and ids
@@ -38,11 +40,14 @@ class Readers:
     def __init__(self, log_entries: int, metrics: Metrics) -> None:
         self._log_entries = log_entries
         self._metrics = metrics
+        self._numbers = itertools.count(1)
         self._programs: dict[str, _Program] = {}
 
     def opened(self, event: Submitted, now_s: float) -> None:
         """A program is there."""
-        self._programs[event.program] = _Program(event.tenant, ProgramLog(self._log_entries))
+        self._programs[event.program] = _Program(
+            next(self._numbers), event.tenant, ProgramLog(now_s, self._log_entries)
+        )
         self.moved(event.program, ProgramState.RUNNING if event.closed else ProgramState.OPEN, now_s)
         self.named(event)
 
@@ -57,6 +62,15 @@ class Readers:
     def functions(self, program: str) -> dict[str, str]:
         """Ids of functions by the names that the program's submissions gave them. Raises Refused."""
         return self._program(program).functions
+
+    def page(self, tenant: str, before: int | None, most: int) -> list[tuple[int, str]]:
+        """A tenant's latest programs, newest first, with their numbers; only those before a number."""
+        own = (
+            (program.number, name)
+            for name, program in reversed(self._programs.items())
+            if program.tenant == tenant and (before is None or program.number < before)
+        )
+        return list(itertools.islice(own, most))
 
     def moved(self, program: str, state: ProgramState, now_s: float) -> None:
         """A program went to another state."""

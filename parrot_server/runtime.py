@@ -182,14 +182,20 @@ class Runtime:
 
     async def variable(self, program: str, name: str, wait_s: float = 0.0) -> VariableView:
         """A variable, when it is set or after so long. Raises Refused for one that is not there."""
-        view = self.scheduler.variable(program, name)
-        if view.outcome is None and wait_s > 0:
-            with self.watching(program, [name]), suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self.readers.stream(program, name).finished()
-            view = self.scheduler.variable(program, name)
-        await self.settled()
+        (view,) = await self.variables(program, [name], wait_s)
         return view
+
+    async def variables(self, program: str, names: Sequence[str], wait_s: float = 0.0) -> list[VariableView]:
+        """Variables, when all of them are set or after so long. Raises Refused for one that is not there."""
+        unset = [name for name in names if self.scheduler.variable(program, name).outcome is None]
+        if unset and wait_s > 0:
+            with self.watching(program, unset), suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    for stream in [self.readers.stream(program, name) for name in unset]:
+                        await stream.finished()
+        views = [self.scheduler.variable(program, name) for name in names]
+        await self.settled()
+        return views
 
     @contextmanager
     def watching(self, program: str, names: Sequence[str]) -> Iterator[None]:

@@ -1,0 +1,58 @@
+"""/v1/functions: semantic functions, known by their content."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+from fastapi.responses import JSONResponse
+
+from parrot_sdk.template import parse
+from parrot_sdk.wire import FunctionReply, NamedFunctionBody
+from parrot_server.api import to_wire
+from parrot_server.api.caller import CallerDep
+from parrot_server.api.from_wire import function_spec
+from parrot_server.api.openapi import takes
+from parrot_server.api.queries import Registering
+from parrot_server.api.replies import answer, documented
+from parrot_server.core.events import Registered
+from parrot_server.core.model import FunctionSpec
+from parrot_server.errors import Refused
+
+router = APIRouter(prefix="/v1/functions", tags=["functions"])
+
+
+@router.post(
+    "", status_code=201, openapi_extra=takes(NamedFunctionBody), responses=documented(200, 201, model=FunctionReply)
+)
+async def register(caller: CallerDep, query: Registering) -> Response:
+    """Register a function: 201 the first time, 200 after. With `dry_run=true` it is only parsed."""
+    spec = await caller.read(NamedFunctionBody, lambda body, mapper: function_spec(body.name, body))
+    known = False
+    if not query.dry_run:
+        try:
+            caller.runtime.scheduler.function(spec.id)
+            known = True
+        except Refused:
+            await caller.runtime.post(Registered(spec))
+    return answer(_reply(spec), 200 if known or query.dry_run else 201)
+
+
+@router.get("")
+async def list_functions(caller: CallerDep) -> Response:
+    """All registered functions."""
+    await caller.runtime.settled()
+    replies = [_reply(spec).model_dump() for spec in caller.runtime.scheduler.functions()]
+    return JSONResponse({"functions": replies})
+
+
+@router.get("/{function_id}", responses=documented(200, model=FunctionReply))
+async def get_function(caller: CallerDep, function_id: Annotated[str, Path(max_length=128)]) -> Response:
+    """A registered function with its segments."""
+    await caller.runtime.settled()
+    return answer(_reply(caller.runtime.scheduler.function(function_id)))
+
+
+def _reply(spec: FunctionSpec) -> FunctionReply:
+    outputs = [name for name, _ in spec.outputs]
+    return to_wire.function(spec, parse(spec.text, outputs, format=spec.format))
