@@ -39,7 +39,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The engine took the call out of its queue."""
+    """The engine took the call out of its queue, where it had been for `queue_s` seconds if it says so."""
+
+    queue_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

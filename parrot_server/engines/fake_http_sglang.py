@@ -121,6 +121,7 @@ def _request(server: FakeServer, body: Body) -> Request:
 
 async def _streamed(server: FakeServer, body: Body, wire: Wire, request: Request) -> AsyncGenerator[str, None]:
     said, text, texts = Usage(), "", 0
+    incremental = bool(server.settings.get("incremental_streaming_output"))
     try:
         async with aclosing(server.engine.generate(request)) as events:
             async for event in events:
@@ -130,13 +131,13 @@ async def _streamed(server: FakeServer, body: Body, wire: Wire, request: Request
                     if texts == wire.after and wire.fault in MID_STREAM:
                         yield await break_stream(wire)
                     texts += 1
-                    text += event.text
+                    text = event.text if incremental else text + event.text
                     said = Usage(said.prompt_tokens, said.cached_tokens, event.output_tokens)
                     yield _chunk(request, text, said, None)
                 elif isinstance(event, Done):
                     await _tag(server, body, request)
                     if wire.fault != "no_finish":
-                        yield _chunk(request, text, event.usage, _finish(event))
+                        yield _chunk(request, "" if incremental else text, event.usage, _finish(event))
     except EngineError as error:
         yield _chunk(request, text, said, ABORTED) if error.type == "aborted" else _error(error)
     if wire.fault != "no_done":

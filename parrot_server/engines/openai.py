@@ -37,7 +37,7 @@ class OpenAIEngine:
         context_tokens: the model's context, where the server does not say; 8,192 then.
         kv_tokens: room for KV in all, where the server does not say; enough for `max_running` contexts then.
         max_running: calls at once, where the server does not say; 16 then.
-        flavour: openai, vllm, llama.cpp or sglang, where the server hides what it is.
+        flavour: openai, vllm, llama.cpp or sglang, where the server hides what it is, or its manners themselves.
         control_tokens: texts that no value may hold when messages are sent; None: those of all common model families.
         cost: what its work costs.
         patience: how long to wait for it.
@@ -57,7 +57,7 @@ class OpenAIEngine:
         context_tokens: int | None = None,
         kv_tokens: int | None = None,
         max_running: int | None = None,
-        flavour: str | None = None,
+        flavour: str | Flavour | None = None,
         control_tokens: Sequence[str] | None = None,
         cost: CostModel | None = None,
         patience: Patience | None = None,
@@ -70,7 +70,7 @@ class OpenAIEngine:
         self._context_tokens = context_tokens
         self._kv_tokens = kv_tokens
         self._max_running = max_running
-        self._said_flavour = flavour_named(flavour)
+        self._said_flavour = flavour if isinstance(flavour, Flavour) else flavour_named(flavour)
         self._control = messages.control_pattern(control_tokens)
         self._cost = cost or CostModel()
         self._flavour: Flavour
@@ -123,6 +123,8 @@ class OpenAIEngine:
             extras["stream_options"]["continuous_usage_stats"] = True
         if self._flavour.priority_sign and request.priority:
             extras["priority"] = self._flavour.priority_sign * request.priority
+        if self._flavour.named_calls:
+            extras["rid"] = request.rid
         answer = StreamedAnswer(self.id, _estimate(request.prompt))
         self._running += 1
         try:

@@ -27,6 +27,7 @@ class Flavour:
         ignores_eos: takes `ignore_eos`.
         grammars: enforces a JSON schema and choices.
         tokenize_path, tokenize_key: where it tokenises a text, and the field's name.
+        named_calls: takes `rid`, our name of a call.
         metrics: has `/metrics` of vLLM's.
         max_tokens_key: what the bound on an answer is called.
     """
@@ -42,6 +43,7 @@ class Flavour:
     grammars: bool = False
     tokenize_path: str = ""
     tokenize_key: str = "prompt"
+    named_calls: bool = False
     metrics: bool = False
     max_tokens_key: str = "max_tokens"
 
@@ -79,6 +81,7 @@ SGLANG = Flavour(
     shares_prefixes=True,
     ignores_eos=True,
     tokenize_path="/v1/tokenize",
+    named_calls=True,
 )
 FLAVOURS = {flavour.name: flavour for flavour in (OTHER, VLLM, LLAMA_CPP, SGLANG)}
 
