@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import re
 import time
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from parrot_server.errors import EngineError, Fault, ParrotError
 
 CONSTANT = "You are a helpful assistant who answers in plain English and in short sentences. " * 8
 CANARY = "canary7381"
-RIDS = count()
+RIDS = (f"{uuid.uuid4().hex[:8]}-{number}" for number in count())
 
 
 class Harness:
@@ -106,7 +107,7 @@ def ask(value: str, constant: str = "Tell a long story about this: ") -> Prompt:
 def request(prompt: Prompt, *, salt: str = "", priority: int = 0, grant: int | None = None, **how: object) -> Request:
     """A request with an id of its own; `how` are fields of `Sampling`."""
     sampling = Sampling(**{"max_tokens": 12, **how})  # type: ignore[arg-type]
-    return Request(f"rid-{next(RIDS)}", "", prompt, sampling, salt, priority, grant)
+    return Request(next(RIDS), "", prompt, sampling, salt, priority, grant)
 
 
 async def until(condition: Callable[[], Awaitable[bool]], within_s: float) -> None:
@@ -269,7 +270,11 @@ class EngineContract:
     async def test_closing_the_stream_frees_the_engine(self, harness: Harness, engine: Engine) -> None:
         call = request(ask("a bird"), max_tokens=400, ignore_eos=True)
         stream = await self.caught_running(engine, call)
-        assert (await engine.load()).running == 1
+
+        async def it_runs() -> bool:
+            return (await engine.load()).running == 1
+
+        await until(it_runs, 5.0)
         await stream.aclose()
         await self.idle(harness, engine)
 
@@ -390,9 +395,10 @@ class EngineContract:
         self, harness: Harness, engine: Engine, spec: EngineSpec
     ) -> None:
         self.need(spec.shares_prefixes and harness.exact_usage, "it does not say that it shares prefixes")
-        first = await self.run(harness, engine, request(ask("one", CONSTANT + "Salted. "), salt="a"))
-        second = await self.run(harness, engine, request(ask("two", CONSTANT + "Salted. "), salt="a"))
-        other = await self.run(harness, engine, request(ask("one", CONSTANT + "Salted. "), salt="b"))
+        mine, others = uuid.uuid4().hex, uuid.uuid4().hex
+        first = await self.run(harness, engine, request(ask("one", CONSTANT), salt=mine))
+        second = await self.run(harness, engine, request(ask("two", CONSTANT), salt=mine))
+        other = await self.run(harness, engine, request(ask("one", CONSTANT), salt=others))
         assert second.done.usage.cached_tokens > first.done.usage.cached_tokens + 30
         assert other.done.usage.cached_tokens < 30
 
@@ -400,7 +406,7 @@ class EngineContract:
         self, harness: Harness, engine: Engine, spec: EngineSpec
     ) -> None:
         self.need(spec.can_pin, "it cannot pin")
-        prompt = ask("three", CONSTANT + "Kept. ")
+        prompt = ask("three", CONSTANT)
         prefix = prompt.prefixes[1]
         head = prompt.head(prefix)
         tokens = await engine.keep(prefix, head, "", "", Tier.DEVICE, 60.0)

@@ -1,4 +1,4 @@
-"""The contract suite's failures are explained like any test's, and its adapters are listed by name at the end."""
+"""For all tests: the engines' contract suite explains its failures and lists at the end who was held to it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,73 @@
+"""Real SGLang keeps the contract, by its own API and by its OpenAI routes."""
+
+from __future__ import annotations
+
+import pytest
+
+from parrot_server.engines.base import Engine
+from parrot_server.engines.openai import OpenAIEngine
+from parrot_server.engines.sglang import SGLangEngine
+from tests.engines.contract import EngineContract, Harness
+from tests.sglang.conftest import Replicas
+
+pytestmark = pytest.mark.sglang
+
+
+class RealHarness(Harness):
+    """A server that runs already; what is done to it must not harm the other tests."""
+
+    can_break = False
+    can_go = False
+    scripted = False
+    control_token = "<|im_end|>"
+    patience_s = 60.0
+
+    def __init__(self, replicas: Replicas) -> None:
+        self.url = replicas.roomy
+
+
+class NativeHarness(RealHarness):
+    """By SGLang's own API; the tokenizer is taken from the server's model folder."""
+
+    def engine(self) -> Engine:
+        return SGLangEngine("sglang", self.url)
+
+
+class MessagesHarness(RealHarness):
+    """By the OpenAI routes, without a tokenizer."""
+
+    takes_control_tokens = False
+
+    def engine(self) -> Engine:
+        return OpenAIEngine("openai", self.url)
+
+    async def busy(self, engine: Engine) -> bool:
+        server = SGLangEngine("beside", self.url)
+        await server.start()
+        try:
+            load = await server.load()
+        finally:
+            await server.close()
+        return load.running + load.waiting > 0
+
+
+class TestSGLangReal(EngineContract):
+    """SGLang's own API."""
+
+    @pytest.fixture(autouse=True)
+    def server(self, replicas: Replicas) -> None:
+        self.replicas = replicas
+
+    def make_harness(self) -> Harness:
+        return NativeHarness(self.replicas)
+
+
+class TestOpenAIOnSGLangReal(EngineContract):
+    """SGLang's OpenAI routes."""
+
+    @pytest.fixture(autouse=True)
+    def server(self, replicas: Replicas) -> None:
+        self.replicas = replicas
+
+    def make_harness(self) -> Harness:
+        return MessagesHarness(self.replicas)
