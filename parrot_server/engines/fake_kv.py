@@ -36,11 +36,12 @@ class PrefixCache:
         )  # of the last piece of each prefix, least recently used first
         self._pins: dict[Key, tuple[frozenset[Key], float]] = {}  # what a pin holds, and until when
         self._hosted: set[Key] = set()
+        self._used_tokens = 0
 
     @property
     def used_tokens(self) -> int:
         """Tokens on the device."""
-        return sum(tokens for key, tokens in self._tokens.items() if key not in self._hosted)
+        return self._used_tokens
 
     def cached_tokens(self, prompt: Prompt, salt: str) -> int:
         """How much of a prompt's beginning is there. The last token is always computed anew, as engines do."""
@@ -55,9 +56,12 @@ class PrefixCache:
         """A prompt was read: all its prefixes are there, and others may have to go."""
         keys = self._keys(prompt, salt)
         for key, piece in reversed(list(zip(keys, prompt.pieces, strict=True))):
-            self._tokens[key] = piece_tokens(piece)
-            self._tokens.move_to_end(key)  # a beginning is used later than what follows it, so it is evicted later
+            if key not in self._hosted:
+                self._used_tokens -= self._tokens.get(key, 0)
             self._hosted.discard(key)
+            self._tokens[key] = piece_tokens(piece)
+            self._used_tokens += self._tokens[key]
+            self._tokens.move_to_end(key)  # a beginning is used later than what follows it, so it is evicted later
         self._evict(now_s, in_use_tokens)
 
     def pin(self, prefix: str, prompt: Prompt, salt: str, until_s: float) -> None:
@@ -71,7 +75,9 @@ class PrefixCache:
     def offload(self, prefix: str, prompt: Prompt, salt: str) -> None:
         """Move a prefix out to the host: it stays cached and takes no room on the device."""
         self.unpin(prefix, salt)
-        self._hosted.update(key for key in self._keys(prompt, salt) if key in self._tokens)
+        moved = {key for key in self._keys(prompt, salt) if key in self._tokens} - self._hosted
+        self._used_tokens -= sum(self._tokens[key] for key in moved)
+        self._hosted |= moved
 
     def pinned(self, now_s: float) -> set[str]:
         """The prefixes that are pinned now."""
@@ -83,6 +89,7 @@ class PrefixCache:
         self._tokens.clear()
         self._pins.clear()
         self._hosted.clear()
+        self._used_tokens = 0
 
     def _evict(self, now_s: float, in_use_tokens: int) -> None:
         excess = self.used_tokens + in_use_tokens - self._capacity_tokens
@@ -93,7 +100,9 @@ class PrefixCache:
         for key in [key for key in self._tokens if key not in held]:
             if excess <= 0:
                 return
-            excess -= self._tokens.pop(key)
+            tokens = self._tokens.pop(key)
+            self._used_tokens -= tokens
+            excess -= tokens
 
     def _key(self, prefix: str, salt: str) -> Key:
         return (salt if self._salted else "", prefix)
