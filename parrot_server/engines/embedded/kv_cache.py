@@ -60,10 +60,13 @@ class KvCache:
         # The last token is computed again for its logits, and with it the one before: a step of one token uses another
         # kernel, whose results differ in the last bits.
         least = 2 if sequence.max_tokens else 0
-        return self._tree.match(sequence.salt, sequence.ids[: sequence.length - least])
+        return self._tree.match(sequence.salt, sequence.ids[: max(sequence.length - least, 0)])
 
     def seat(self, sequence: Sequence) -> bool:
-        """Give a call the blocks for its tokens, with what is known of them in place; False when there is no room."""
+        """Have a call own blocks for all its tokens, with what is known of them in place; False when there is no room."""
+        return self._sit_down(sequence) if sequence.seat is None else self._grow(sequence, sequence.seat)
+
+    def _sit_down(self, sequence: Sequence) -> bool:
         self._restore(sequence)
         path = self.match(sequence)
         whole = [node for node in path if node.tokens == BLOCK_TOKENS]
@@ -82,10 +85,7 @@ class KvCache:
         sequence.seat = Seat(np.concatenate([shared[: len(whole)], own]), whole)
         return True
 
-    def grow(self, sequence: Sequence) -> bool:
-        """Give a seated call the blocks for its tokens; False when there is no room."""
-        seat = sequence.seat
-        assert seat is not None
+    def _grow(self, sequence: Sequence, seat: Seat) -> bool:
         missing = sequence.blocks - len(seat.table)
         if missing > 0:
             if not self.make_room(missing):

@@ -44,7 +44,7 @@ class Sequence:
         self.prefixes = tuple(zip(prefixes, prompt.covered, strict=True))
         self.prompt_tokens = len(prompt.ids)
         self.max_tokens = sampling.max_tokens if sampling else 0
-        self.ids: Ids = np.empty(self.prompt_tokens + self.max_tokens, np.int32)
+        self.ids: Ids = np.full(self.prompt_tokens + self.max_tokens, -1, np.int32)
         self.ids[: self.prompt_tokens] = prompt.ids
         self.length = self.prompt_tokens
         self.computed = 0

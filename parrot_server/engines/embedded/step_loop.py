@@ -153,7 +153,7 @@ class StepLoop:
                 if not admitting or self._follows(sequence, computing):
                     continue
                 admitting = self._admit(sequence)
-                if not admitting or sequence.left == 0:
+                if not admitting or sequence.seat is None:  # a warm-up that was there already has left
                     continue
                 computing[self._next_block(sequence)] = sequence
             tokens = _chunk(sequence, budget)
@@ -180,10 +180,9 @@ class StepLoop:
         """Take a waiting call into the batch; False when there is no room for one."""
         if len(self._running) >= self._settings.max_running:
             return False
-        if sequence.seat is None:
-            while not self._cache.seat(sequence):
-                if not self._displace_for(sequence):
-                    return False
+        while not self._cache.seat(sequence):
+            if not self._displace_for(sequence):
+                return False
         self._waiting.remove(sequence)
         self._running.append(sequence)
         if not sequence.taken:
@@ -203,7 +202,7 @@ class StepLoop:
 
     def _grow(self, sequence: Sequence) -> bool:
         """Room for the next token of a running call; False when it had to be paused itself."""
-        while not self._cache.grow(sequence):
+        while not self._cache.seat(sequence):
             worse = [other for other in self._running if other.seat and _order(other) > _order(sequence)]
             idle = [other for other in [*self._paused.values(), *self._waiting] if other.seat]
             if idle or worse:
