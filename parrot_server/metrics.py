@@ -14,10 +14,10 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.open_calls = Gauge("parrot_calls", "Open calls by state", ["state"], registry=self.registry)
-        self.ended_calls = Counter(
-            "parrot_calls_ended", "Calls that ended, by state", ["state"], registry=self.registry
-        )
+        open_calls = Gauge("parrot_calls", "Open calls by state", ["state"], registry=self.registry)
+        ended_calls = Counter("parrot_calls_ended", "Calls that ended, by state", ["state"], registry=self.registry)
+        self._open_calls = {state: open_calls.labels(state) for state in CallState if state not in ENDED}
+        self._ended_calls = {state: ended_calls.labels(state) for state in ENDED}
         self.programs = Counter("parrot_programs_ended", "Programs that ended", ["state"], registry=self.registry)
         self.queue_s = Histogram(
             "parrot_queue_seconds", "From ready to started", buckets=_SECONDS, registry=self.registry
@@ -36,13 +36,13 @@ class Metrics:
     def moved(self, key: StepKey, state: CallState, now_s: float) -> None:
         """A call went to another state."""
         if before := self._states.pop(key, None):
-            self.open_calls.labels(before).dec()
+            self._open_calls[before].dec()
         if state in ENDED:
-            self.ended_calls.labels(state).inc()
+            self._ended_calls[state].inc()
             self._ready_s.pop(key, None)
             return
         self._states[key] = state
-        self.open_calls.labels(state).inc()
+        self._open_calls[state].inc()
         if state is CallState.READY:
             self._ready_s.setdefault(key, now_s)
         elif state is CallState.RUNNING and (ready_s := self._ready_s.pop(key, None)) is not None:

@@ -85,11 +85,14 @@ class RawReader:
     def events(self) -> Iterator[SSE]:
         """Events of a chunked stream as they come; ends with the stream."""
         assert "text/event-stream" in self.head, self.head
-        text = b""
+        parts: list[bytes] = []
         while size := int(self._until(b"\r\n"), 16):
-            text += self._exactly(size + 2)[:-2]
-            while b"\n\n" in text:
-                block, _, text = text.partition(b"\n\n")
+            parts.append(self._exactly(size + 2)[:-2])
+            if b"\n\n" not in b"".join(parts[-2:]):
+                continue
+            *blocks, rest = b"".join(parts).split(b"\n\n")
+            parts = [rest]
+            for block in blocks:
                 fields = dict(line.split(": ", 1) for line in block.decode().split("\n") if not line.startswith(":"))
                 if fields:
                     yield SSE(fields["event"], json.loads(fields["data"]), fields.get("id", ""))
@@ -163,11 +166,13 @@ class Server:
         return reader
 
     def tasks(self) -> set[str]:
-        """What runs in the server now, by the functions that its tasks are in."""
+        """What runs in the server now: the coroutines that its tasks are in, from the outermost to the innermost."""
         names = set()
         for task in asyncio.all_tasks(self.loop):
-            frames = task.get_stack(limit=1)
-            names.update(frame.f_code.co_qualname for frame in frames)
+            inner: Any = task.get_coro()
+            while inner is not None and hasattr(inner, "cr_await"):
+                names.add(inner.cr_code.co_qualname)
+                inner = inner.cr_await
         return names
 
 

@@ -96,4 +96,8 @@ async def _disconnect(request: Request) -> None:
         pass
 
 
-CallerDep = Annotated[Caller, Depends(Caller)]
+async def _caller(request: Request) -> Caller:
+    return Caller(request)  # FastAPI would make it in another thread if this were no coroutine
+
+
+CallerDep = Annotated[Caller, Depends(_caller)]

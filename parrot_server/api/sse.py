@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+log = logging.getLogger("parrot")
 PIECE_CHARACTERS = 16_384
 PING_S = 15.0
 
@@ -68,15 +70,18 @@ class EventStream(Response):
         tasks = [sending, pinging, leaving, closing]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            gone = leaving.done() or pinging.done()
+            left = leaving.done()
         finally:
             for task in tasks:
                 task.cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-        if isinstance(results[0], TimeoutError) or gone:
+            sent, pinged, *_ = await asyncio.gather(*tasks, return_exceptions=True)
+        if left or isinstance(sent, TimeoutError) or isinstance(pinged, TimeoutError):
+            if not left:
+                log.warning("a reader took nothing for %g s and was sent away", self._write_timeout_s)
             await self._on_gone()
-        elif isinstance(results[0], Exception):
-            raise results[0]
+            return
+        if isinstance(sent, Exception):
+            raise sent
         await self._write(send, b"", more=False)
 
     async def _send_events(self, send: Send) -> None:
