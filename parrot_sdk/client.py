@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 from parrot_sdk.connection import Connection
-from parrot_sdk.errors import ProgramError
+from parrot_sdk.errors import ProgramError, ServerGone
 from parrot_sdk.program import Program
 from parrot_sdk.wire import ProgramReply
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+READY_POLL_S = 0.05
 
 
 class Client:
@@ -30,6 +33,7 @@ class Client:
         timeout_s: for one answer of the server, beyond what it is asked to wait.
         retry_s: how long a request is tried again while no answer comes, such as when the server starts again.
         wait_timeout_s: how long a read waits for a value when it does not say so itself.
+        connection: another way to the server, such as the one that `parrot_sdk.testing` makes.
     """
 
     def __init__(
@@ -40,13 +44,36 @@ class Client:
         timeout_s: float = 30.0,
         retry_s: float = 10.0,
         wait_timeout_s: float = 3600.0,
+        connection: Connection | None = None,
     ) -> None:
         url = url or os.environ.get("PARROT_URL") or DEFAULT_URL
         if urlsplit(url).scheme not in ("http", "https"):
             raise ProgramError(f"{url!r} is no address of a server: write http://host:port")
         self.wait_timeout_s = wait_timeout_s
-        self.connection = Connection(url, api_key or os.environ.get("PARROT_API_KEY"), timeout_s, retry_s)
-        self._on_close: Callable[[], None] = _nothing
+        key = api_key or os.environ.get("PARROT_API_KEY")
+        self.connection = connection or Connection(url, key, timeout_s, retry_s)
+        self._close_server: Callable[[], object] = _nothing
+
+    @classmethod
+    def local(cls, **settings: Any) -> Self:
+        """A client with a whole server of its own in this process: no other needs to run. Returns when its engine is ready.
+
+        Args:
+            settings: of the server: `model`, `engine`, and what else `parrot serve --help` lists.
+
+        Raises ServerGone when the server cannot start; its message says what to do.
+        """
+        from parrot_sdk.local import LocalServer
+
+        server = LocalServer(**settings)
+        client = cls(server.url, timeout_s=60.0)
+        client._close_server = weakref.finalize(client, server.close)
+        try:
+            client.connection.run(_ready(client.connection, server.check))
+        except BaseException:
+            client.close()
+            raise
+        return client
 
     @property
     def url(self) -> str:
@@ -74,7 +101,7 @@ class Client:
     def close(self) -> None:
         """Give up what still waits, and free connections and thread. May be called twice."""
         self.connection.close()
-        self._on_close()
+        self._close_server()
 
     async def aclose(self) -> None:
         """`close` for asyncio."""
@@ -108,6 +135,21 @@ def default_client() -> Client:
             _defaults[key] = Client() if key[0] else Client.local()
             atexit.register(_defaults[key].close)
         return _defaults[key]
+
+
+async def _ready(connection: Connection, check: Callable[[], None]) -> None:
+    """Wait until the server is ready. Raises what `check` raises when it never will be."""
+    not_yet = frozenset({503})
+    while True:
+        check()
+        try:
+            answer = await connection.request("GET", "/readyz", accept=not_yet)
+        except ServerGone:
+            check()
+            raise
+        if answer.status not in not_yet:
+            return
+        await asyncio.sleep(READY_POLL_S)
 
 
 _defaults: dict[tuple[str | None, str | None], Client] = {}

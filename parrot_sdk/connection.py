@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import json
-import threading
 import uuid
 import weakref
 from collections.abc import AsyncGenerator, Coroutine, Mapping
@@ -18,6 +17,7 @@ from httpx_sse import EventSource, SSEError
 from pydantic import BaseModel, ValidationError
 
 from parrot_sdk.errors import ProgramError, RequestRefused, ServerGone
+from parrot_sdk.loop_thread import LoopThread
 from parrot_sdk.wire import Problem
 
 T = TypeVar("T")
@@ -51,26 +51,40 @@ class Connection:
         api_key: sent as a bearer token.
         timeout_s: for one answer of the server, beyond what it was asked to wait.
         retry_s: how long a request is tried again while no answer comes.
+        thread: where the work is done; by default a thread of its own.
+        transport: what carries requests; by default sockets.
     """
 
-    def __init__(self, url: str, api_key: str | None, timeout_s: float, retry_s: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None,
+        timeout_s: float,
+        retry_s: float,
+        *,
+        thread: LoopThread | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
         self.url = url.rstrip("/")
         self.http_requests = 0
         self._timeout_s = timeout_s
         self._retry_s = retry_s
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._quick = self._open(httpx.Limits())
-        self._long = self._open(httpx.Limits(max_connections=LONG_READS))
-        self._thread = _LoopThread(self._quick, self._long)
+        self._quick = self._open(httpx.Limits(), transport)
+        self._long = self._open(httpx.Limits(max_connections=LONG_READS), transport)
+        self._thread = thread or LoopThread()
+        self._thread.at_end(self._quick.aclose)
+        self._thread.at_end(self._long.aclose)
         self._finalizer = weakref.finalize(self, self._thread.stop)
 
-    def _open(self, limits: httpx.Limits) -> httpx.AsyncClient:
+    def _open(self, limits: httpx.Limits, transport: httpx.AsyncBaseTransport | None) -> httpx.AsyncClient:
         host = httpx.URL(self.url).host
         return httpx.AsyncClient(
             base_url=self.url,
             headers=self._headers,
             timeout=httpx.Timeout(self._timeout_s, connect=min(self._timeout_s, 10), pool=None),
             limits=limits,
+            transport=transport,
             trust_env=host not in ("127.0.0.1", "localhost", "::1"),  # no proxy stands before one's own machine
         )
 
@@ -201,49 +215,6 @@ class _Patience:
             raise problem
         self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
         await asyncio.sleep(pause_s)
-
-
-class _LoopThread:
-    """An event loop in a daemon thread, and the HTTP clients that live in it."""
-
-    def __init__(self, *clients: httpx.AsyncClient) -> None:
-        self.stopped = False
-        self._clients = clients
-        self._lock = threading.Lock()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._serve, name="parrot-client", daemon=True)
-        self._thread.start()
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        with self._lock:
-            if self.stopped:
-                work.close()
-                raise ProgramError("the client is closed")
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def stop(self) -> None:
-        """Cancel what runs, wait for it, and end the thread."""
-        with self._lock:
-            if self.stopped:
-                return
-            self.stopped = True
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
-
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            tasks = asyncio.all_tasks(self._loop)
-            for task in tasks:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            for client in self._clients:
-                self._loop.run_until_complete(client.aclose())
-            self._loop.close()
 
 
 def _refusal(status: int, content: bytes) -> RequestRefused:

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 from parrot_sdk.errors import StreamReset
+from parrot_sdk.submission import failure_of
 from parrot_sdk.wire import DeltaReply, ResetReply, VariableReply
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class TextStream:
         transcript = Transcript()
         async with aclosing(self._variable.program.submission.events(self._variable.name)) as events:
             async for reply in events:
+                if isinstance(reply, VariableReply) and (failure := failure_of(reply)):
+                    raise failure
                 for piece in transcript.feed(reply):
                     yield piece
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from parrot_sdk.connection import Answer, Connection
 from parrot_sdk.draft import Draft
-from parrot_sdk.errors import CallCancelled, ParrotError, ServerGone, WaitTimeout
+from parrot_sdk.errors import CallCancelled, CallFailed, ParrotError, ServerGone, WaitTimeout
 from parrot_sdk.wire import DeltaReply, ErrorReply, Problem, ProgramReply, ResetReply, VariableReply
 
 POLL_S = 30.0  # how long the server is asked to hold one read
@@ -139,3 +139,11 @@ def _failed(name: str, problem: Problem) -> VariableReply:
         type=problem.type, message=problem.detail or problem.title, call=problem.call_id, retryable=problem.retryable
     )
     return VariableReply(name=name, state="cancelled" if problem.type == "cancelled" else "failed", error=error)
+
+
+def failure_of(reply: VariableReply) -> CallFailed | None:
+    """The error of a variable that has one, ready to be raised."""
+    if reply.error is None:
+        return None
+    kind = CallCancelled if reply.state == "cancelled" else CallFailed
+    return kind(reply.error.type, reply.error.message, call=reply.error.call, retryable=reply.error.retryable)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from parrot_sdk.errors import CallCancelled, CallFailed, UnresolvedError
+from parrot_sdk.errors import CallFailed, UnresolvedError
 from parrot_sdk.stream import TextStream
+from parrot_sdk.submission import failure_of
 from parrot_sdk.wire import TimingReply, UsageReply, VariableReply
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Variable(Generic[T_co]):
     @property
     def error(self) -> CallFailed | None:
         """Why there is no value and will be none; None while that is open, or when there is a value."""
-        return _failure(self._look())
+        return failure_of(self._look())
 
     @property
     def usage(self) -> UsageReply | None:
@@ -117,7 +118,7 @@ class Variable(Generic[T_co]):
         return reply
 
     def _value(self, reply: VariableReply) -> T_co:
-        if failure := _failure(reply):
+        if failure := failure_of(reply):
             raise failure
         return self._read(reply.value)
 
@@ -170,10 +171,3 @@ class Variable(Generic[T_co]):
             f"variable {self._name!r} has no value yet and cannot be {use}: pass it to a function as it is, "
             "or wait for its value with .get() or await"
         )
-
-
-def _failure(reply: VariableReply) -> CallFailed | None:
-    if reply.error is None:
-        return None
-    kind = CallCancelled if reply.state == "cancelled" else CallFailed
-    return kind(reply.error.type, reply.error.message, call=reply.error.call, retryable=reply.error.retryable)

@@ -24,13 +24,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     Args:
         start_s: what `time()` says at first.
+        stands_still: asked when nothing can run; while it says so, time does not jump, and the loop waits for work from
+            other threads.
 
     Work for an executor (`asyncio.to_thread`) is done at once and in place, since threads have no virtual time. Sockets
     work, but their data may come at any time, so a test that must repeat exactly has none.
     """
 
-    def __init__(self, start_s: float = 0.0) -> None:
+    def __init__(self, start_s: float = 0.0, stands_still: Callable[[], bool] = lambda: False) -> None:
         self._now_s = start_s
+        self.stands_still = stands_still
         super().__init__(_JumpSelector(self))
 
     def time(self) -> float:
@@ -66,8 +69,10 @@ class _JumpSelector(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
-        if ready:
+        if ready or timeout == 0:
             return ready
+        if self._loop.stands_still():
+            return super().select(None)
         if timeout is None:
             raise Deadlock(
                 f"nothing can run and no timer is set; waiting: {', '.join(_waiting(self._loop)) or 'nobody'}"
