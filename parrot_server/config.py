@@ -5,15 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, Field
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from parrot_server.core.settings import SchedulerSettings
 from parrot_server.runtime import RuntimeSettings
 from parrot_server.timeouts import Timeouts
 
+
+def _split(value: object) -> object:
+    return tuple(filter(None, (part.strip() for part in value.split(",")))) if isinstance(value, str) else value
+
+
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
+Addresses = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 _CORE = SchedulerSettings()
 _TIMEOUTS = Timeouts()
 
@@ -23,9 +29,13 @@ class Settings(BaseSettings):
 
     Args:
         host, port: where to listen; port 0 takes a free one.
-        engine: what runs in this server itself; `none` where only other servers are used.
-        sglang, openai: addresses of servers that are used as engines.
-        model: for the embedded engine, a name or a path; empty: the packaged one.
+        engine: what runs beside this server on its own; None: the embedded engine, unless other servers are named.
+        sglang, openai: addresses of servers that are used as engines, with commas between them.
+        launch_sglang: a model, by id or folder, for which a SGLang server is started and kept up.
+        engine_key: sent to those servers as a bearer token.
+        tokenizer: folder of the Hugging Face tokenizer of the model that they serve; with it prompts are exact.
+        model: for the embedded engine, a name or a path, for `openai` the name that it serves; empty: the usual one.
+        threads, context_tokens, kv_tokens, mode: of the embedded engine, see `engines/embedded/settings.py`.
         templates: a folder of function files that are registered at start.
         api_keys: keys that let in, each with the tenant whose it is; empty: everybody is let in.
         policy: how calls are ordered, see `core/policy.py`.
@@ -46,10 +56,17 @@ class Settings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    engine: Literal["embedded", "fake", "none"] = "embedded"
-    sglang: tuple[str, ...] = ()
-    openai: tuple[str, ...] = ()
+    engine: Literal["embedded", "fake", "none"] | None = None
+    sglang: Addresses = ()
+    openai: Addresses = ()
+    launch_sglang: str = ""
+    engine_key: str = Field(default="", repr=False)
+    tokenizer: Path | None = None
     model: str = ""
+    threads: Positive | None = None
+    context_tokens: Positive | None = None
+    kv_tokens: Positive | None = None
+    mode: Literal["fast", "exact"] = "fast"
     templates: Path | None = None
     api_keys: dict[str, str] = Field(default={}, repr=False)
     policy: str = _CORE.policy

@@ -24,7 +24,7 @@ from parrot_server.api.from_wire import function_spec
 from parrot_server.config import Settings
 from parrot_server.core.events import Registered
 from parrot_server.core.model import FunctionSpec
-from parrot_server.engine_choice import chosen_engines
+from parrot_server.engine_choice import Progress, chosen_engines
 from parrot_server.engines.base import Engine
 from parrot_server.errors import Refused, SetupError
 from parrot_server.journal import FileJournal, Header, Journal
@@ -39,6 +39,7 @@ async def serve(
     *,
     engines: Sequence[Engine] | None = None,
     on_listening: Callable[[str], None] | None = None,
+    progress: Progress = lambda what, done: None,
     stop: asyncio.Event | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM (in the main thread), or until `stop` is set.
@@ -47,13 +48,14 @@ async def serve(
         settings: see `Settings`.
         engines: to be used instead of those that the settings name.
         on_listening: told the URL as soon as requests are taken; engines may still be coming up.
+        progress: told what is going on while a model is fetched and prepared.
         stop: ends the server when it is set.
 
     Raises SetupError when this machine lacks something, such as a free port.
     """
     templates = read_templates(settings.templates) if settings.templates else []
     listener = _listen(settings)
-    chosen = chosen_engines(settings) if engines is None else engines
+    chosen = chosen_engines(settings, progress) if engines is None else engines
     async with Runtime(chosen, settings.runtime(), _journal(settings)) as runtime:
         for spec in templates:
             await runtime.post(Registered(spec))

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -212,6 +214,34 @@ def serving(*engines: Engine, **settings: Any) -> Iterator[Server]:
             loop.call_soon_threadsafe(stop.set)
             thread.join(30)
             assert not thread.is_alive(), "the server did not stop"
+
+
+_MAIN = """
+import asyncio, json, sys
+from parrot_server.config import Settings
+from parrot_server.engines.fake import FakeEngine
+from parrot_server.server import serve
+
+settings = Settings(port=0, engine="none", **json.loads(sys.argv[1]))
+engine = FakeEngine(script=lambda request: "ok", context_tokens=10**7, kv_tokens=10**8)
+asyncio.run(serve(settings, engines=[engine], on_listening=lambda url: print(url, flush=True)))
+"""
+
+
+@contextmanager
+def serving_process(**settings: Any) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
+    """A server in a process of its own, where what the test computes does not slow it; every call answers `ok`."""
+    command = [sys.executable, "-c", _MAIN, json.dumps(settings)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            assert url, process.stderr.read() if process.stderr else ""
+            with httpx.Client(base_url=url, timeout=120, trust_env=False) as http:
+                until(lambda: http.get("/readyz").status_code == 200, "an engine")
+                yield process, http
+        finally:
+            process.kill()
 
 
 def function(template: str, *outputs: str, **sampling: Any) -> dict[str, Any]:

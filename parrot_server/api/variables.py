@@ -9,9 +9,10 @@ from parrot_server.api import to_wire
 from parrot_server.api.caller import CallerDep
 from parrot_server.api.openapi import takes
 from parrot_server.api.queries import ProgramId, VariableName, Waiting
-from parrot_server.api.replies import answer, documented, variable_problem
-from parrot_server.core.model import Failure
+from parrot_server.api.replies import answer, answer_large, documented, variable_problem
+from parrot_server.core.model import Failure, Value
 
+LARGE_CHARACTERS = 65_536
 router = APIRouter(prefix="/v1/programs/{program_id}/variables", tags=["variables"])
 
 
@@ -26,6 +27,8 @@ async def read(caller: CallerDep, program_id: ProgramId, name: VariableName, que
     reply = to_wire.variable(view)
     if isinstance(view.outcome, Failure):
         return variable_problem(program_id, reply, view.outcome)
+    if isinstance(view.outcome, Value) and len(view.outcome.text) > LARGE_CHARACTERS:
+        return await answer_large(lambda: reply)
     return answer(reply, 202 if view.outcome is None else 200)
 
 
