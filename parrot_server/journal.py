@@ -11,7 +11,6 @@ torn or damaged line is found before anything in it is believed.
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections.abc import Iterator
 from functools import cache
@@ -98,12 +97,9 @@ class FileJournal:
 
     async def commit(self) -> None:
         """Hand what was noted to the operating system. Raises OSError; the next try goes on from there."""
-        end = len(self._unwritten)
-        while end:
-            data = bytes(self._unwritten[:end])
-            written = await asyncio.to_thread(self._file.write, data)
+        while self._unwritten:
+            written = self._file.write(self._unwritten)
             del self._unwritten[:written]
-            end -= written
 
     async def close(self) -> None:
         """Commit and close."""

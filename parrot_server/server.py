@@ -176,8 +176,10 @@ def _listen(settings: Settings) -> socket.socket:
     except OSError as error:
         message = f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}; choose another port"
         raise SetupError(message) from error
+    # Connections inherit these. Answers go out at once, not when the client has acknowledged the part before.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # A peer that is there but takes nothing would keep its connection for ever; connections inherit this.
+        # A peer that is there but takes nothing would keep its connection for ever.
         timeout_ms = int(2000 * settings.write_timeout_s)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
     return listener

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from parrot_server.clock import run_virtual
-from parrot_server.core.events import CallChanged, Cancelled, Resolve, Submitted, VariableSet
+from parrot_server.core.events import CallChanged, Cancelled, Event, Resolve, Submitted, VariableSet
 from parrot_server.core.model import CallSpec, CallState, Failure, FunctionSpec, Op, ProgramState, Ref, Sampling, Value
 from parrot_server.core.settings import SchedulerSettings
 from parrot_server.engines.base import Request
 from parrot_server.engines.fake import Answer, FakeEngine
 from parrot_server.engines.fake_script import prompt_text
 from parrot_server.errors import EngineError, Fault, Refused
+from parrot_server.journal import NullJournal
 from parrot_server.program_log import ProgramMoved
 from parrot_server.runtime import Runtime, RuntimeSettings
 from parrot_server.streams import Delta, Reset, StreamItem
@@ -354,6 +355,51 @@ def test_two_runs_take_the_same_steps() -> None:
         return seen
 
     assert once() == once()
+
+
+class Disk(NullJournal):
+    """A journal that commits when it may, and breaks when it is told to."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.safe = 0
+        self.may_commit = asyncio.Event()
+        self.broken = False
+
+    def append(self, now_s: float, event: Event) -> None:
+        self.events.append(type(event).__name__)
+
+    async def commit(self) -> None:
+        await self.may_commit.wait()
+        if self.broken:
+            raise OSError(28, "No space left on device")
+        self.safe = len(self.events)
+
+
+def test_nothing_is_seen_before_it_is_committed() -> None:
+    async def main() -> None:
+        disk, engine = Disk(), FakeEngine(script=["one"])
+        async with Runtime([engine], journal=disk) as runtime:
+            submitting = asyncio.create_task(submit(runtime, call("a", text("go"), "v")))
+            await asyncio.sleep(10)
+            assert not submitting.done()
+            assert engine.requests, "what stays inside need not wait"
+            assert "Finished" in disk.events
+            disk.broken = True
+            disk.may_commit.set()
+            await asyncio.sleep(10)
+            assert not submitting.done()
+            disk.broken = False
+            program = await submitting
+            assert (await outcome(runtime, program, "v")) == Value("one", 1)
+            disk.may_commit.clear()
+            late = asyncio.create_task(runtime.variable(program, "v"))
+            await asyncio.sleep(10)
+            assert late.done() is False
+            disk.may_commit.set()
+            assert (await late).outcome == Value("one", 1)
+
+    play(main())
 
 
 def test_closing_leaves_no_task_behind() -> None:

@@ -63,6 +63,7 @@ def _refused(request: Request, error: Exception) -> Response:
         call_id=error.call,
         retryable=error.status == HTTPStatus.SERVICE_UNAVAILABLE,
         at=error.at,
+        headers={"retry-after": "1"} if error.status == HTTPStatus.SERVICE_UNAVAILABLE else None,
     )
 
 
