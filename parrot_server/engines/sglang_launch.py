@@ -89,11 +89,13 @@ class LaunchedSGLang(SGLangEngine):
 
     async def start(self) -> EngineSpec:
         """Launch the server unless it runs, wait until it is ready, and ask it what it is. Raises EngineError, SetupError."""
-        if self.process_id is None:
-            await self._launch()
-        while not await self._is_ready():
-            if self.process_id is None:
+        launched = False
+        while self.process_id is None or not await self._is_ready():
+            if self.process_id is None and launched:
                 raise self._died()
+            if self.process_id is None:
+                await self._launch()
+                launched = True
             await asyncio.sleep(LOOK_S)
         return await super().start()
 

@@ -411,7 +411,7 @@ class EngineContract:
         head = prompt.head(prefix)
         tokens = await engine.keep(prefix, head, "", "", Tier.DEVICE, 60.0)
         outcome = await self.run(harness, engine, request(prompt))
-        assert 100 < tokens < outcome.done.usage.prompt_tokens
+        assert 100 < tokens <= outcome.done.usage.prompt_tokens  # as messages, a head is closed by the template
         assert outcome.done.usage.cached_tokens > tokens - 32  # some engines reuse whole blocks only
         await engine.keep(prefix, head, "", "", Tier.DEVICE, 60.0)
         await engine.keep(prefix, None, "", "", Tier.NONE, 0.0)
