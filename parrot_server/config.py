@@ -44,6 +44,7 @@ class Settings(BaseSettings):
         value_bytes: a value may be so long, in UTF-8, sent or generated. 4 MiB are about a million tokens, as many as the
             longest context that models have today.
         calls_per_program, depth: a program may have so many calls, and so many on its longest path.
+        functions: so many can be registered; those that come with a program do not count.
         retained_programs, retain_s: so many ended programs can still be read, for so long.
         wait_s: a request may wait so long for a value.
         write_timeout_s: a reader of a stream who takes nothing for so long is sent away.
@@ -75,6 +76,7 @@ class Settings(BaseSettings):
     value_bytes: Positive = 4 * 2**20
     calls_per_program: Positive = _CORE.calls_per_program
     depth: Positive = _CORE.depth
+    functions: Positive = 10_000
     retained_programs: Positive = _CORE.retained_programs
     retain_s: Seconds = _CORE.retain_s
     wait_s: Seconds = 600.0

@@ -30,6 +30,7 @@ from parrot_server.core.events import (
     Keep,
     Pause,
     ProgramEnded,
+    Registered,
     Resolve,
     Resume,
     Submitted,
@@ -48,6 +49,7 @@ from parrot_server.errors import ParrotError, Refused, SetupError
 from parrot_server.incident import record_incident
 from parrot_server.journal import Journal, NullJournal
 from parrot_server.metrics import Metrics
+from parrot_server.owners import Owners
 from parrot_server.program_log import Entry
 from parrot_server.readers import Readers, VisibleAction
 from parrot_server.streams import StreamItem, VariableStream
@@ -96,7 +98,8 @@ class Runtime:
         self._engines = engines
         self._journal = journal or NullJournal()
         self._runners: dict[str, EngineRunner] = {}
-        self.readers = Readers(self.settings.log_entries, self.metrics)
+        self.owners = Owners()
+        self._readers = Readers(self.settings.log_entries, self.metrics)
         self._visible: list[VisibleAction | asyncio.Future[None]] = []
         self._commit_wanted = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -122,7 +125,7 @@ class Runtime:
         self._tasks = [loop.create_task(self._commit(), name="journal")]
         timeouts, value_bytes = self.settings.timeouts, self.settings.value_bytes
         for engine in self._engines:
-            runner = EngineRunner(engine, timeouts, value_bytes, self.metrics, self._happened, self.readers.more_text)
+            runner = EngineRunner(engine, timeouts, value_bytes, self.metrics, self._happened, self._readers.more_text)
             self._runners[engine.id] = runner
             self._tasks.append(loop.create_task(runner.run(), name=f"engine {engine.id}"))
 
@@ -191,7 +194,7 @@ class Runtime:
         if unset and wait_s > 0:
             with self.watching(program, unset), suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
-                    for stream in [self.readers.stream(program, name) for name in unset]:
+                    for stream in [self._readers.stream(program, name) for name in unset]:
                         await stream.finished()
         views = [self.scheduler.variable(program, name) for name in names]
         await self.settled()
@@ -224,12 +227,13 @@ class Runtime:
         await self.settled()
         if view.outcome is not None:
             return VariableStream(view.attempt, view.outcome).follow(attempt, offset)
-        return self._watched(program, name, self.readers.stream(program, name).follow(attempt, offset))
+        return self._watched(program, name, self._readers.stream(program, name).follow(attempt, offset))
 
     async def events(self, program: str, cursor: int = 0) -> AsyncGenerator[Entry, None]:
         """What happens in a program, after a cursor. Raises Refused for one that is not there."""
         await self.settled()
-        return self.readers.events(program, cursor)
+        self.scheduler.program(program)
+        return self._readers.events(program, cursor)
 
     async def _watched(
         self, program: str, name: str, items: AsyncGenerator[StreamItem, None]
@@ -250,23 +254,27 @@ class Runtime:
     def _take(self, event: Event) -> None:
         now_s = self.now_s()
         self._journal.append(now_s, event)
-        self._note_program_state(event, now_s)
+        self._note(event, now_s)
         for action in self.scheduler.handle(event, now_s):
             self._do(action)
         self._commit_wanted.set()
 
-    def _note_program_state(self, event: Event, now_s: float) -> None:
-        """The scheduler says when a program ends; that it opens and closes, the event says."""
+    def _note(self, event: Event, now_s: float) -> None:
+        """Keep what the scheduler does not: owners and names, and that a program opens and closes (its end it tells)."""
         match event:
+            case Registered():
+                self.owners.registered(event)
             case Submitted():
-                self.readers.opened(event, now_s)
+                self.owners.submitted(event)
+                state = ProgramState.RUNNING if event.closed else ProgramState.OPEN
+                self._readers.opened(event.program, state, now_s)
             case CallsAdded():
-                self.readers.named(event)
+                self.owners.named(event)
                 if event.close:
-                    self.readers.moved(event.program, ProgramState.RUNNING, now_s)
+                    self._readers.moved(event.program, ProgramState.RUNNING, now_s)
             case Closed():
                 if not self.scheduler.program(event.program).closed:
-                    self.readers.moved(event.program, ProgramState.RUNNING, now_s)
+                    self._readers.moved(event.program, ProgramState.RUNNING, now_s)
 
     def _do(self, action: Action) -> None:
         match action:
@@ -309,7 +317,13 @@ class Runtime:
                     log.error("the journal cannot be written (%s); trying again", error.strerror)
                     await asyncio.sleep(COMMIT_RETRY_S)
             for seen in visible:
-                if not isinstance(seen, asyncio.Future):
-                    self.readers.show(seen, self.now_s())
-                elif not seen.done():
-                    seen.set_result(None)
+                self._show(seen)
+
+    def _show(self, seen: VisibleAction | asyncio.Future[None]) -> None:
+        if isinstance(seen, asyncio.Future):
+            if not seen.done():
+                seen.set_result(None)
+            return
+        self._readers.show(seen, self.now_s())
+        if isinstance(seen, Forget):
+            self.owners.forget(seen.program)

@@ -41,6 +41,7 @@ for module in (
     "engine_runner",
     "generation",
     "metrics",
+    "owners",
     "program_log",
     "pulse",
     "readers",

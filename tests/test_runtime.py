@@ -334,7 +334,7 @@ def test_ended_programs_are_forgotten_and_their_readers_leave() -> None:
             with pytest.raises(Refused):
                 await runtime.events(programs[0])
             with pytest.raises(Refused):
-                runtime.readers.tenant(programs[0])
+                runtime.owners.tenant(programs[0])
 
     play(main())
 

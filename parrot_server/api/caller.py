@@ -46,7 +46,7 @@ class Caller:
 
     def check_program(self, program_id: str) -> None:
         """Raise Refused (404) when there is no such program, or it is another tenant's."""
-        if self.runtime.readers.tenant(program_id) != self.tenant:
+        if self.runtime.owners.tenant(program_id) != self.tenant:
             raise Refused("unknown_program", f"there is no program {program_id!r}", status=404)
 
     def check_wait(self, wait_s: float) -> None:
@@ -87,8 +87,8 @@ class Caller:
                 await self.runtime.post(Cancelled(program_id))
 
     def _function_names(self, program_id: str | None) -> dict[str, str]:
-        names = {spec.name: spec.id for spec in self.runtime.scheduler.functions()}
-        return names if program_id is None else names | self.runtime.readers.functions(program_id)
+        owners = self.runtime.owners
+        return owners.functions(self.tenant) if program_id is None else owners.names(program_id)
 
 
 async def _disconnect(request: Request) -> None:

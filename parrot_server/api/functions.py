@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
@@ -10,7 +11,7 @@ from fastapi.responses import JSONResponse
 from parrot_sdk.template import parse
 from parrot_sdk.wire import FunctionReply, NamedFunctionBody
 from parrot_server.api import to_wire
-from parrot_server.api.caller import CallerDep
+from parrot_server.api.caller import Caller, CallerDep
 from parrot_server.api.from_wire import function_spec
 from parrot_server.api.openapi import takes
 from parrot_server.api.queries import Registering
@@ -28,22 +29,22 @@ router = APIRouter(prefix="/v1/functions", tags=["functions"])
 async def register(caller: CallerDep, query: Registering) -> Response:
     """Register a function: 201 the first time, 200 after. With `dry_run=true` it is only parsed."""
     spec = await caller.read(NamedFunctionBody, lambda body, mapper: function_spec(body.name, body))
-    known = False
-    if not query.dry_run:
-        try:
-            caller.runtime.scheduler.function(spec.id)
-            known = True
-        except Refused:
-            await caller.runtime.post(Registered(spec))
-    return answer(_reply(spec), 200 if known or query.dry_run else 201)
+    if query.dry_run:
+        return answer(_reply(spec))
+    known = caller.runtime.owners.functions(caller.tenant).get(spec.name) == spec.id
+    if not known:
+        _check_room(caller)
+        await caller.runtime.post(Registered(spec, caller.tenant))
+    return answer(_reply(spec), 200 if known else 201)
 
 
 @router.get("")
 async def list_functions(caller: CallerDep) -> Response:
-    """All registered functions."""
+    """The functions that the caller's tenant and the operator registered."""
     await caller.runtime.settled()
-    replies = [_reply(spec).model_dump() for spec in caller.runtime.scheduler.functions()]
-    return JSONResponse({"functions": replies})
+    named = caller.runtime.owners.functions(caller.tenant)
+    specs = [replace(caller.runtime.scheduler.function(id), name=name) for name, id in named.items()]
+    return JSONResponse({"functions": [_reply(spec).model_dump() for spec in specs]})
 
 
 @router.get("/{function_id}", responses=documented(200, model=FunctionReply))
@@ -51,6 +52,13 @@ async def get_function(caller: CallerDep, function_id: Annotated[str, Path(max_l
     """A registered function with its segments."""
     await caller.runtime.settled()
     return answer(_reply(caller.runtime.scheduler.function(function_id)))
+
+
+def _check_room(caller: Caller) -> None:
+    most = caller.settings.functions
+    if len(caller.runtime.scheduler.functions()) >= most:
+        message = f"functions allows {most} registered functions: send others with the programs that use them"
+        raise Refused("limit_exceeded", message)
 
 
 def _reply(spec: FunctionSpec) -> FunctionReply:

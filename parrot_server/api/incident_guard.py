@@ -6,6 +6,7 @@ import re
 import secrets
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from parrot_server.api.early_answer import answer_early
@@ -41,6 +42,8 @@ class IncidentGuard:
 
         try:
             await self._app(scope, receive, send_with_id)
+        except ClientDisconnect:
+            return  # nobody is there to be answered
         except Exception as error:  # noqa: BLE001 - the outermost place: logged, and the client gets its answer
             incident = record_incident(error, f"answering {scope['method']} (request {request_id})")
             if not begun:

@@ -44,7 +44,7 @@ async def submit(caller: CallerDep, query: Waiting, key: Key = None) -> Response
 async def list_programs(caller: CallerDep, query: Paging) -> Response:
     """Programs, newest first."""
     await caller.runtime.settled()
-    page = caller.runtime.readers.page(caller.tenant, query.cursor, query.limit + 1)
+    page = caller.runtime.owners.page(caller.tenant, query.cursor, query.limit + 1)
     shown = page[: query.limit]
     more = str(shown[-1][0]) if len(page) > len(shown) else None
     return answer(ProgramPage(programs=[_view(caller, program_id) for _, program_id in shown], next=more))

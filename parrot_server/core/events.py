@@ -34,9 +34,10 @@ from parrot_server.errors import Fault
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A function was registered for all programs."""
+    """A function was registered for all programs; its name means something to this tenant alone (empty: to everybody)."""
 
     function: FunctionSpec
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,7 +252,8 @@ def test_functions_are_known_by_their_content(server: Server) -> None:
     assert first.status_code == 201
     assert first.json() == dry.json()
     assert first.json()["segments"] == [{"text": "Greet "}, {"input": "who"}, {"text": " "}, {"output": "line"}]
-    assert server.http.post("/v1/functions", json={**body, "name": "other"}).status_code == 200
+    assert server.http.post("/v1/functions", json=body).status_code == 200
+    assert server.http.post("/v1/functions", json={**body, "name": "other"}).json()["id"] == first.json()["id"]
     assert server.http.get(f"/v1/functions/{first.json()['id']}").json() == first.json()
     assert first.json()["id"] in {item["id"] for item in server.http.get("/v1/functions").json()["functions"]}
     for used in (first.json()["id"], "greet"):

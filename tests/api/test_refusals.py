@@ -17,7 +17,7 @@ from parrot_server.api.app import create_app
 from parrot_server.config import Settings
 from parrot_server.engines.fake import FakeEngine
 from parrot_server.runtime import Runtime
-from tests.serving import Server, echo, function, program, serving
+from tests.serving import Server, echo, function, program, serving, until
 
 LIMITS = {"body_bytes": 1_000_000, "value_bytes": 10_000, "calls_per_program": 20, "depth": 10, "wait_s": 5}
 
@@ -260,6 +260,25 @@ def test_our_own_faults_are_a_500_without_a_trace(caplog: pytest.LogCaptureFixtu
     for text in (response.text, caplog.text):
         assert "CANARY" not in text
         assert "Traceback" not in text
+
+
+def test_a_client_that_leaves_while_it_sends_is_no_fault_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    with serving() as running:
+        reader = running.send(b"POST /v1/programs HTTP/1.1\r\nHost: parrot\r\nContent-Length: 100\r\n\r\n{")
+        until(lambda: "Request.body" in running.tasks(), "a wait for the body")
+        reader.leave()
+        until(lambda: "Request.body" not in running.tasks(), "the end of that wait")
+        assert running.http.get("/healthz").status_code == 200
+    assert "incident" not in caplog.text
+
+
+def test_so_many_functions_and_no_more() -> None:
+    with serving(functions=2) as running:
+        for number in range(3):
+            body = {"name": f"f{number}", **function(f"Say {number} {{{{y}}}}", "y")}
+            response = running.http.post("/v1/functions", json=body)
+        assert (response.status_code, response.json()["type"]) == (422, "limit_exceeded")
+        assert "functions allows 2" in response.json()["detail"]
 
 
 def test_a_sound_program_is_taken(server: Server) -> None:
