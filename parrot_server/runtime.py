@@ -57,6 +57,7 @@ from parrot_server.timeouts import Timeouts
 
 log = logging.getLogger("parrot")
 COMMIT_RETRY_S = 0.5
+COMMIT_PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +178,19 @@ class Runtime:
         await self.settled()
 
     async def settled(self) -> None:
-        """Wait until what has happened by now is committed: what the scheduler's views say may be told to others."""
+        """Wait until what has happened by now is committed: what the scheduler's views say may be told to others.
+
+        Raises Refused (503) when the journal takes too long.
+        """
         committed = asyncio.get_running_loop().create_future()
         self._visible.append(committed)
         self._commit_wanted.set()
-        await committed
+        try:
+            async with asyncio.timeout(COMMIT_PATIENCE_S):
+                await committed
+        except TimeoutError:
+            message = f"the journal could not be written in {COMMIT_PATIENCE_S:g} s: ask again, with the same key"
+            raise Refused("journal_stuck", message, status=503) from None
 
     async def variable(self, program: str, name: str, wait_s: float = 0.0) -> VariableView:
         """A variable, when it is set or after so long. Raises Refused for one that is not there."""

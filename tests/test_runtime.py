@@ -402,6 +402,19 @@ def test_nothing_is_seen_before_it_is_committed() -> None:
     play(main())
 
 
+def test_a_journal_that_stays_broken_holds_nobody_for_ever() -> None:
+    async def main() -> None:
+        disk = Disk()
+        disk.broken = True
+        disk.may_commit.set()
+        async with Runtime([FakeEngine()], journal=disk) as runtime:
+            with pytest.raises(Refused) as refused:
+                await submit(runtime, call("a", text("go"), "v"))
+            assert (refused.value.type, refused.value.status) == ("journal_stuck", 503)
+
+    play(main())
+
+
 def test_closing_leaves_no_task_behind() -> None:
     async def main() -> None:
         engine = FakeEngine(script=lambda request: Answer("word " * 1000, delays_s=1))
