@@ -25,7 +25,7 @@ from parrot_server.core.events import (
 )
 from parrot_server.core.fleet import Engine, PinState, Run
 from parrot_server.core.lifecycle import Lifecycle
-from parrot_server.core.model import CallState, Failure, StepKey, Tier, Usage
+from parrot_server.core.model import ENDED, CallState, Failure, StepKey, Tier, Usage
 from parrot_server.core.prefix import chain_id
 from parrot_server.core.program import Program, Step
 from parrot_server.core.state import State, Timer
@@ -175,6 +175,7 @@ class Attempts:
             return
         pause_s = event.retry_after_s if event.retry_after_s is not None else self._backoff_s(step)
         self._dispatcher.retire(step)
+        step.rests = True
         self._state.set_timer(self._state.now_s + pause_s, Timer.RETRY, *step.key)
 
     def _backoff_s(self, step: Step) -> float:
@@ -192,7 +193,7 @@ class Attempts:
             return
         _, run = found
         self._charge(run, event.output_tokens)
-        run.pausing = False
+        run.pausing, run.paused = False, True
         self._state.move(run.step, CallState.PAUSED)
         self._dispatcher.enqueue(run.step)
 
@@ -230,7 +231,7 @@ class Attempts:
             self._remove(engine, run)
         self._dispatcher.forget_engine(engine)
         for run in lost:
-            if run.aborting:
+            if run.aborting or run.step.state in ENDED:  # ended just now, by what the loss of another led to
                 continue
             run.step.deaths += run in suspects
             self._lost(run.step)
@@ -253,7 +254,7 @@ class Attempts:
         engine = self._state.engines.get(event.engine)
         if engine is None:
             return
-        own = sum(run.occupies_slot for run in engine.runs.values())
+        own = engine.totals.slots
         resident = sum(run.resident_tokens for run in engine.runs.values())
         resident += sum(pin.tokens for pin in engine.pins.values())
         engine.foreign_running = max(0, event.running - own)
@@ -290,7 +291,10 @@ class Attempts:
     def _live(self, key: StepKey, attempt: int) -> tuple[Engine, Run] | None:
         """The run of an attempt that is still wanted."""
         found = self._state.runs.get((key, attempt))
-        return found if found and not found[1].aborting else None
+        if not found or found[1].aborting:
+            return None
+        found[0].touch()
+        return found
 
     def _charge(self, run: Run, output_tokens: int | None = None) -> None:
         """Charge the service since the last time; what the cache held is free, and so is waiting."""
@@ -305,6 +309,7 @@ class Attempts:
 
     def _remove(self, engine: Engine, run: Run) -> None:
         del engine.runs[run.step.key, run.attempt]
+        engine.touch()
         del self._state.runs[run.step.key, run.attempt]
         self._dispatcher.lead_ended(engine, run)
 

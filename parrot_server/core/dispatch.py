@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from parrot_server.core.events import Abort, Dispatch, Keep, Pause, Resume
 from parrot_server.core.fleet import Engine, Pin, PinState, Run
-from parrot_server.core.model import ENDED, CallState, Objective, PieceKind, Prompt, Tier
+from parrot_server.core.model import CallState, Objective, PieceKind, Prompt, Tier
 from parrot_server.core.placement import Plan, is_held_back, plan
 from parrot_server.core.prefix import build_prompt
 from parrot_server.core.program import Step
@@ -48,11 +48,6 @@ class Dispatcher:
                     if step in steps:
                         steps.remove(step)
 
-    def waits(self, step: Step) -> bool:
-        """Whether a step is queued or waits for a prefix."""
-        coming = (steps for engine in self._state.engines.values() for steps in engine.coming.values())
-        return step in self._state.queue or any(step in steps for steps in coming)
-
     def schedule(self) -> None:
         """Place what can be placed, best first."""
         blocked: set[Lane] = set()
@@ -67,17 +62,18 @@ class Dispatcher:
     def _send_or_wait(self, step: Step) -> bool:
         """Send a step to the engine that is best for it, or have it wait for a prefix there. False: nowhere is room."""
         state = self._state
+        engines = [engine for engine in state.serving(step.call.model) if engine.usable(state.now_s)]
         plans = [
             plan(step, engine, state.predictor, state.prefixes, state.settings)
-            for engine in state.serving(step.call.model)
-            if engine.usable(state.now_s)
+            for engine in engines
+            if not engine.is_full
         ]
         plans.sort(key=lambda p: (p.expected_s, p.engine.spec.id))
         for candidate in plans:
             if self._try(step, candidate):
                 return True
-        if plans and state.policy.deduces and step.objective is Objective.EXPEDITE:
-            self._make_room(step, plans[0])
+        if engines and state.policy.deduces and step.objective is Objective.EXPEDITE:
+            self._make_room(step, plans[0].engine if plans else engines[0])
         return False
 
     def _try(self, step: Step, candidate: Plan) -> bool:
@@ -96,10 +92,19 @@ class Dispatcher:
         return True
 
     def _is_held_back(self, step: Step, engine: Engine) -> bool:
-        scores = {run.step: self._running_score(run) for run in engine.expedited()}
-        return is_held_back(
-            step, engine, self._state.queue.score(step), self._state.now_s, scores, self._state.settings
-        )
+        better = [run for run in engine.expedited() if self._is_before(run.step, step, self._running_score(run), 0.0)]
+        return is_held_back(step, engine, better, self._state.now_s, self._state.settings)
+
+    def _is_before(self, a: Step, b: Step, score_of_a: float, levels: float) -> bool:
+        """Whether a step comes before another in the queue's order, by so many levels at least.
+
+        Whatever pauses or evicts for another must keep to that order, or the two would take turns for ever.
+        """
+        state = self._state
+        if a.program.tenant != b.program.tenant:
+            mine, others = (state.accounts.tenant(x.program.tenant).virtual_token_s for x in (a, b))
+            return mine + levels * state.settings.quantum_token_s < others
+        return score_of_a + levels < state.queue.score(b)
 
     def _wait_for(self, step: Step, engine: Engine, prefix: str, tokens: int) -> bool:
         """Have a step wait for a prefix; ask for it if nobody brings it yet. No more wait than can run at once."""
@@ -132,6 +137,7 @@ class Dispatcher:
             run.leads = chosen.shared[0]
             engine.coming[run.leads] = []
         engine.runs[step.key, step.attempt] = run
+        engine.touch()
         state.runs[step.key, step.attempt] = (engine, run)
         engine.probing = engine.open_until_s is not None
         state.accounts.dispatched(step)
@@ -177,14 +183,15 @@ class Dispatcher:
         state = self._state
         assert step.engine is not None
         engine = state.engines[step.engine]
-        if engine.slots_used >= engine.spec.max_running and any(run.occupies_slot for run in engine.runs.values()):
+        if engine.is_full:
             return False
         if state.policy.deduces and self._is_held_back(step, engine):
             return False
         self._leave_queue(step)
         state.move(step, CallState.RUNNING)
         run = engine.runs[step.key, step.attempt]
-        run.last_s = state.now_s
+        run.last_s, run.paused = state.now_s, False
+        engine.touch()
         state.accounts.dispatched(step)
         state.actions.append(Resume(step.key, step.attempt, engine.spec.id, self._grant()))
         if state.policy.deduces and step.objective is Objective.EXPEDITE:
@@ -197,34 +204,37 @@ class Dispatcher:
         expedited = engine.expedited()
         if not engine.spec.can_pause or not expedited:
             return
-        best = min(self._running_score(run) for run in expedited)
+        first = min(expedited, key=lambda run: (self._running_score(run), run.step.seq))
+        score = self._running_score(first)
         batch = sorted(engine.batch(), key=lambda run: (self._running_score(run), run.step.seq))
         budget_s = engine.corunner_budget_s(expedited, state.settings)
         for run in batch:
             budget_s -= engine.corunner_s(run.resident_tokens)
             patient = run.step.waited_s < state.settings.patience_s
-            if budget_s < 0 and patient and self._running_score(run) > best:
+            if budget_s < 0 and patient and self._is_before(first.step, run.step, score, 0.0):
                 self._pause(engine, run)
 
     def _pause(self, engine: Engine, run: Run) -> None:
         run.pausing = True
+        engine.touch()
         self._state.actions.append(Pause(run.step.key, run.attempt, engine.spec.id))
 
-    def _make_room(self, step: Step, wanted: Plan) -> None:
+    def _make_room(self, step: Step, engine: Engine) -> None:
         """An expedited step found no room: pause or evict a batch step that scores worse by a level or more."""
-        state, engine = self._state, wanted.engine
+        state = self._state
         limit = state.settings.expedited_together
         if any(run.pausing or run.aborting for run in engine.runs.values()):
             return  # room is on its way
         if limit is not None and len(engine.expedited()) >= limit:
             return
-        mine = state.queue.score(step) + 1
+        mine = state.queue.score(step)
         runs = [run for run in engine.runs.values() if run.step.objective is Objective.BATCH]
-        worse = [run for run in runs if self._score_of(run) > mine]
+        scores = {run: self._score_of(run) for run in runs}
+        worse = [run for run in runs if self._is_before(step, run.step, mine, 1.0)]
         if not worse:
             return
-        victim = max(worse, key=lambda run: (self._score_of(run), run.step.seq))
-        if engine.slots_used >= engine.spec.max_running:
+        victim = max(worse, key=lambda run: (scores[run], run.step.seq))
+        if engine.is_full:
             if engine.spec.can_pause and victim.decodes:
                 self._pause(engine, victim)
         elif victim.step.evictions < MAX_EVICTIONS:
@@ -259,6 +269,7 @@ class Dispatcher:
             return
         engine, run = found
         run.aborting = True
+        engine.touch()
         self.lead_ended(engine, run)
         self._state.actions.append(Abort(step.key, step.attempt, engine.spec.id))
 
@@ -275,13 +286,17 @@ class Dispatcher:
         prompt = build_prompt(step, head_only=True)
         state.prefixes.pin(step, prompt)
         head = _constant_head(prompt, state.settings.warm_tokens)
-        if head is None or any(head[0] in engine.pins or engine.holds(head[0]) for engine in engines):
+        if head is None or any(engine.holds(head[0]) or head[0] in engine.coming for engine in engines):
             return
         parents = {parent.engine for parent in step.program.parents(step)}
         engines.sort(key=lambda engine: (engine.spec.id not in parents, engine.slots_used, engine.spec.id))
         engine = engines[0]
         pinned = sum(pin.tokens for pin in engine.pins.values())
-        if engine.spec.can_pin and pinned + head[1] <= state.settings.pinned_share * engine.spec.kv_tokens:
+        if (
+            engine.spec.can_pin
+            and head[0] not in engine.unwarmable
+            and pinned + head[1] <= state.settings.pinned_share * engine.spec.kv_tokens
+        ):
             self._keep(engine, head[0], prompt.head(head[0]), head[1], step)
 
     def _keep(self, engine: Engine, prefix: str, prompt: Prompt, tokens: int, step: Step) -> None:
@@ -289,6 +304,7 @@ class Dispatcher:
         until_s = state.now_s + state.settings.pin_s
         model = step.call.model or engine.spec.models[0]
         keep = Keep(prefix, engine.spec.id, Tier.DEVICE, until_s, step.program.tenant, model, prompt)
+        assert prefix not in engine.coming, f"{prefix} is on its way to {engine.spec.id} already"
         engine.pins[prefix] = Pin(keep, tokens, PinState.WARMING)
         engine.coming[prefix] = []
         state.actions.append(keep)
@@ -335,8 +351,11 @@ class Dispatcher:
             self.arrived(engine, prefix)
         engine.clear()
 
-    def validate(self) -> None:
-        """Each ready step is queued or waits for a prefix, exactly once; each paused one is queued. Raises AssertionError."""
+    def validate(self, steps: list[Step]) -> None:
+        """Each ready step is queued, waits for a prefix or rests, exactly one of them; each paused one is queued.
+
+        Raises AssertionError.
+        """
         queue = self._state.queue
         coming = [step for engine in self._state.engines.values() for steps in engine.coming.values() for step in steps]
         assert len(coming) == len(set(coming)), "a step waits for two prefixes"
@@ -345,7 +364,11 @@ class Dispatcher:
             assert step.state in (CallState.READY, CallState.PAUSED), f"{step.key} is {step.state} and queued"
             assert step not in waiting, f"{step.key} is queued and waits for a prefix"
         for step in waiting:
-            assert step.state not in ENDED, f"{step.key} has ended and waits for a prefix"
+            assert step.state is CallState.READY, f"{step.key} is {step.state} and waits for a prefix"
+        for step in steps:
+            places = (step in queue) + (step in waiting) + step.rests
+            if step.state in (CallState.READY, CallState.PAUSED):
+                assert places == 1, f"{step.key} is {step.state} and in {places} places"
 
 
 def _constant_head(prompt: Prompt, least_tokens: int) -> tuple[str, int] | None:

@@ -6,12 +6,13 @@ An engine's room is free when it says so (Finished, Failed, Aborted, EngineDown)
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from parrot_server.core.cost import step_s
 from parrot_server.core.events import Keep
-from parrot_server.core.model import CallState, CostModel, EngineSpec, Objective, StepKey
+from parrot_server.core.model import CostModel, EngineSpec, Objective, StepKey
 from parrot_server.core.program import Step
 from parrot_server.core.settings import SchedulerSettings
 
@@ -30,6 +31,7 @@ class Run:
     output_tokens: int = 0
     prefilled: bool = False
     pausing: bool = False
+    paused: bool = False
     aborting: bool = False
 
     @property
@@ -40,12 +42,33 @@ class Run:
     @property
     def decodes(self) -> bool:
         """Whether it takes part in the running batch."""
-        return not self.aborting and not self.pausing and self.step.state in (CallState.SENT, CallState.RUNNING)
+        return not (self.aborting or self.pausing or self.paused)
 
-    @property
-    def occupies_slot(self) -> bool:
-        """Whether it counts against the engine's `max_running`."""
-        return self.aborting or self.step.state is not CallState.PAUSED
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over an engine's runs. `backlog_tokens` is what is still to be prefilled of calls that it has."""
+
+    slots: int
+    need_tokens: float
+    resident_tokens: float
+    backlog_tokens: float
+    expedited: list[Run]
+    batch: list[Run]
+
+
+def _sum_runs(runs: Iterable[Run]) -> Totals:
+    slots, need, resident, backlog = 0, 0.0, 0.0, 0.0
+    expedited: list[Run] = []
+    batch: list[Run] = []
+    for run in runs:
+        slots += not run.paused
+        need += run.need_tokens
+        if run.decodes:
+            resident += run.resident_tokens
+            backlog += 0.0 if run.prefilled else run.prompt_tokens - run.cached_tokens
+            (expedited if run.step.objective is Objective.EXPEDITE else batch).append(run)
+    return Totals(slots, need, resident, backlog, expedited, batch)
 
 
 class PinState(StrEnum):
@@ -85,17 +108,34 @@ class Engine:
     open_until_s: float | None = None  # the breaker is open
     probing: bool = False
     admits: bool = True  # between the water marks
+    _totals: Totals | None = None
+
+    def touch(self) -> None:
+        """A run came, went or changed: what is summed over them is no longer true."""
+        self._totals = None
+
+    @property
+    def totals(self) -> Totals:
+        """Sums over its runs, made at most once an event."""
+        if self._totals is None:
+            self._totals = _sum_runs(self.runs.values())
+        return self._totals
 
     @property
     def slots_used(self) -> int:
         """Runs that count against `max_running`."""
-        return sum(run.occupies_slot for run in self.runs.values()) + self.foreign_running
+        return self.totals.slots + self.foreign_running
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no slot is free; one that runs nothing of ours takes a call whatever others do."""
+        return self.totals.slots > 0 and self.slots_used >= self.spec.max_running
 
     @property
     def reserved_tokens(self) -> float:
         """KV that is spoken for."""
         pinned = sum(pin.tokens for pin in self.pins.values())
-        return sum(run.need_tokens for run in self.runs.values()) + pinned + self.foreign_tokens
+        return self.totals.need_tokens + pinned + self.foreign_tokens
 
     def usable(self, now_s: float) -> bool:
         """Whether calls may be sent to it: it is up and its breaker lets them through."""
@@ -109,7 +149,7 @@ class Engine:
         """Whether a call that needs so many tokens can be admitted; an empty engine takes any."""
         if not self.runs:
             return True
-        if self.slots_used >= self.spec.max_running:
+        if self.is_full:
             return False
         used, capacity = self.reserved_tokens, self.spec.kv_tokens
         if used <= capacity * settings.low_water:
@@ -121,11 +161,11 @@ class Engine:
 
     def expedited(self) -> list[Run]:
         """Expedited calls in the running batch."""
-        return [run for run in self.runs.values() if run.decodes and run.step.objective is Objective.EXPEDITE]
+        return self.totals.expedited
 
     def batch(self) -> list[Run]:
         """Batch calls in the running batch."""
-        return [run for run in self.runs.values() if run.decodes and run.step.objective is Objective.BATCH]
+        return self.totals.batch
 
     def corunner_budget_s(self, expedited: list[Run], settings: SchedulerSettings) -> float:
         """By how much batch calls may stretch a step of these expedited ones."""
@@ -163,6 +203,7 @@ class Engine:
         """It is gone, and all that was in it."""
         self.up = False
         self.runs.clear()
+        self.touch()
         self.cached.clear()
         self.cached_tokens = 0
         self.pins.clear()
@@ -186,6 +227,7 @@ class Engine:
 
     def validate(self) -> None:
         """State every invariant of one engine. Raises AssertionError."""
+        assert self._totals is None or self._totals == _sum_runs(self.runs.values()), f"{self.spec.id}: stale sums"
         assert self.up or not self.runs, f"{self.spec.id} is down and runs calls"
         assert sum(self.cached.values()) == self.cached_tokens, f"{self.spec.id}: cache size"
         for (key, attempt), run in self.runs.items():

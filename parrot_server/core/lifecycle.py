@@ -74,6 +74,8 @@ class Lifecycle:
         """Start what can start, and count the others as future users of what they begin with."""
         for step in steps:
             failure = graph.first_failure(step.program, step)
+            if step.state in ENDED:  # one before it failed fast, or won a race
+                continue
             if failure:
                 self.end_step(step, CallState.FAILED, failure)
             elif step.missing == 0:
@@ -84,7 +86,7 @@ class Lifecycle:
     def deduce(self, program: Program, steps: list[Step]) -> None:
         """Deduce objectives for steps and what stands above them, and put what is queued in its new place."""
         for step in objective.deduce(program, steps, self._state.predictor, self._state.cost()):
-            self._state.queue.repush(step)
+            self._repriced(step)
             if step.due_s is not None and step.objective is Objective.BATCH:
                 self._state.set_timer(step.due_s - LAXITY_FACTOR * step.path_s, Timer.LAXITY, *step.key)
 
@@ -92,7 +94,13 @@ class Lifecycle:
         """A step with a deadline can wait no longer."""
         if step.state not in ENDED and step.objective is Objective.BATCH and step.group is None:
             step.objective = Objective.EXPEDITE
-            self._state.queue.repush(step)
+            self._repriced(step)
+
+    def _repriced(self, step: Step) -> None:
+        """A step's objective or path has changed: its place in the queue or in its engine's batch does too."""
+        self._state.queue.repush(step)
+        if step.engine is not None:
+            self._state.engines[step.engine].touch()
 
     def change(self, program: Program, event: CriteriaSet) -> None:
         """What the user wants has changed."""

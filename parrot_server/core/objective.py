@@ -3,7 +3,8 @@
 Source: Parrot (OSDI'24), section 5.2: performance criteria stand at the outputs; walking the graph backwards, serial predecessors
 of a call whose latency matters inherit that, and parallel siblings that one join waits for become a task group, which is to be
 finished as a whole and may be batched. Beyond the paper: the last open member of a group is on the critical path again; deadlines are
-carried back minus the work behind them.
+carried back minus the work behind them; and a parent that another parent reads is no sibling of it, so that a chain whose calls read all
+that came before is still a chain.
 
 All walks are iterative and touch only steps that have not ended.
 """
@@ -30,17 +31,26 @@ class _Want:
     group: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Join:
+    """A step as those above it see it. `covered`: parents that its last parent reads as well; the way to the step is through that one."""
+
+    covered: frozenset[Step]
+    has_siblings: bool
+
+
 def deduce(program: Program, new: Iterable[Step], predictor: Predictor, cost: CostModel) -> list[Step]:
     """Deduce objectives, groups and remaining paths of new steps and of the open steps above them.
 
     Returns the steps whose objective, group or path changed, in reverse topological order.
     """
     changed = []
+    joins: dict[Step, _Join] = {}
     for step in _sinks_first(program, new):
         before = (step.objective, step.group, step.path_s, step.waited_for, step.due_s)
         children = [child for child in program.children(step) if child.state not in ENDED]
         step.path_s = predictor.seconds(step, cost) + max((child.path_s for child in children), default=0.0)
-        _take(program, step, _want(program, step, children))
+        _take(program, step, _want(program, step, children, joins))
         if before != (step.objective, step.group, step.path_s, step.waited_for, step.due_s):
             changed.append(step)
     return changed
@@ -70,9 +80,14 @@ def _sinks_first(program: Program, new: Iterable[Step]) -> list[Step]:
     return order
 
 
-def _want(program: Program, step: Step, children: list[Step]) -> _Want:
+def _want(program: Program, step: Step, children: list[Step], joins: dict[Step, _Join]) -> _Want:
     """The strictest of what the user said of its variable and what its children are for."""
-    wants = [_want_of_child(program, step, child) for child in children]
+    wants = []
+    for child in children:
+        if child not in joins:
+            joins[child] = _join(program, child)
+        if step not in joins[child].covered:
+            wants.append(_want_of_child(program, child, joins[child]))
     criterion = step.variable.criterion or (LATENCY if not children else None)
     if criterion:
         wants.append(_want_of_user(program, criterion))
@@ -90,10 +105,9 @@ def _want_of_user(program: Program, criterion: Criterion) -> _Want:
     return _Want(waited_for=True, due_s=due, expedite=criterion.kind == "latency", group=None)
 
 
-def _want_of_child(program: Program, step: Step, child: Step) -> _Want:
+def _want_of_child(program: Program, child: Step, join: _Join) -> _Want:
     due = None if child.due_s is None else child.due_s - (child.path_s - _behind(program, child))
-    siblings = _open_siblings(program, child)
-    if siblings > 1:
+    if join.has_siblings:
         return _Want(child.waited_for, due, expedite=False, group=f"{child.node}:{child.key.step}")
     if (
         child.group is not None and child.group.open_steps > 1
@@ -106,14 +120,13 @@ def _behind(program: Program, step: Step) -> float:
     return max((child.path_s for child in program.children(step) if child.state not in ENDED), default=0.0)
 
 
-def _open_siblings(program: Program, join: Step) -> int:
-    """How many open steps a join still waits for; two are enough to know."""
-    count = 0
-    for parent in program.parents(join):
-        count += parent.state not in ENDED
-        if count > 1:
-            break
-    return count
+def _join(program: Program, step: Step) -> _Join:
+    """What a step still waits for: which of its parents stand only behind the last one, and whether others stand beside that."""
+    waits = [parent for parent in program.parents(step) if parent.state not in ENDED]
+    last = max(waits, key=lambda parent: parent.depth)
+    before = frozenset(program.parents(last))
+    covered = frozenset(parent for parent in waits if parent in before)
+    return _Join(covered, has_siblings=len(waits) - len(covered) > 1)
 
 
 def _take(program: Program, step: Step, want: _Want) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from parrot_server.core.cost import prefill_s, step_s
-from parrot_server.core.fleet import Engine, PinState
+from parrot_server.core.fleet import Engine, PinState, Run
 from parrot_server.core.model import Objective, Prompt
 from parrot_server.core.predict import Predictor
 from parrot_server.core.prefix import PrefixTable
@@ -56,11 +56,10 @@ def plan(step: Step, engine: Engine, predictor: Predictor, prefixes: PrefixTable
         future = max(held, shared[1]) if soon else held
     else:
         future = held
-    residents = [run for run in engine.runs.values() if run.decodes]
-    resident_tokens = sum(run.resident_tokens for run in residents) + prompt_tokens
-    backlog = sum(run.prompt_tokens - run.cached_tokens for run in residents if not run.prefilled)
-    expected_s = prefill_s(engine.cost, prompt_tokens - future + backlog)
-    expected_s += output_tokens * step_s(engine.cost, len(residents) + 1, resident_tokens)
+    totals = engine.totals
+    running = len(totals.expedited) + len(totals.batch)
+    expected_s = prefill_s(engine.cost, prompt_tokens - future + totals.backlog_tokens)
+    expected_s += output_tokens * step_s(engine.cost, running + 1, totals.resident_tokens + prompt_tokens)
     need = prompt_tokens - held + output_tokens
     return Plan(engine, prompt_tokens, held, need, expected_s, shared, _move(step, engine, shared, settings))
 
@@ -85,23 +84,18 @@ def _move(
     return "lead"
 
 
-def is_held_back(
-    step: Step, engine: Engine, score: float, now_s: float, scores: dict[Step, float], settings: SchedulerSettings
-) -> bool:
-    """Whether a batch step must wait so that better expedited calls keep their time per token.
+def is_held_back(step: Step, engine: Engine, better: list[Run], now_s: float, settings: SchedulerSettings) -> bool:
+    """Whether a step must wait so that better expedited calls that run keep their time per token.
 
-    It is not held back for ever: after `patience_s` in the queue the bound does not apply to it.
+    A batch step is not held back for ever: after `patience_s` in the queue the bound does not apply to it.
     """
     if step.objective is Objective.EXPEDITE:
         limit = settings.expedited_together
         return limit is not None and len(engine.expedited()) >= limit
-    if now_s - step.queued_s >= settings.patience_s:
-        return False
-    better = [run for run in engine.expedited() if scores[run.step] < score]
-    if not better:
+    if not better or now_s - step.queued_s >= settings.patience_s:
         return False
     budget_s = engine.corunner_budget_s(better, settings)
     spent_s = sum(engine.corunner_s(run.resident_tokens) for run in engine.batch())
-    assert step.prompt is not None
+    assert step.prompt is not None, f"{step.key} has no prompt"
     resident = sum(piece.tokens for piece in step.prompt.pieces)
     return spent_s + engine.corunner_s(resident) > budget_s

@@ -89,6 +89,7 @@ class Step:
     busy_answers: int = 0
     deaths: int = 0  # engines that died while it ran
     evictions: int = 0
+    rests: bool = False  # ready, but not to be tried again yet
     expanded: bool = False  # an `each` step whose elements stand in the graph
     # deduced
     objective: Objective = Objective.EXPEDITE

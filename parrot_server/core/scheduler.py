@@ -133,8 +133,8 @@ class Scheduler:
         for engine in state.engines.values():
             engine.validate()
         state.queue.validate()
-        self._dispatcher.validate()
         steps = [step for program in state.programs.values() for step in program.steps.values()]
+        self._dispatcher.validate(steps)
         state.prefixes.validate(steps)
         runs = {pair for engine in state.engines.values() for pair in engine.runs}
         assert runs == set(state.runs), "the index of runs is wrong"
@@ -291,7 +291,8 @@ class Scheduler:
 
     def _retry(self, *name: str | int) -> None:
         step = self._step_of(*name)
-        if step and step.state is CallState.READY and not self._dispatcher.waits(step):
+        if step and step.rests:
+            step.rests = False
             self._dispatcher.enqueue(step)
 
     def _timeout(self, *name: str | int) -> None:

@@ -66,6 +66,8 @@ class State:
     def move(self, step: Step, state: CallState) -> None:
         """Bring a step to another state and say so."""
         step.move(state)
+        if step.engine is not None:
+            self.engines[step.engine].touch()
         self.actions.append(CallChanged(step.key, state, step.attempt))
 
     def cost(self) -> CostModel:

@@ -1,0 +1,393 @@
+"""A machine of rules drives the scheduler with anything that can happen, in any order: every invariant holds after each event, and in the
+end, when engines answer again, every variable of every program has its value or its error.
+"""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from parrot_server.core import events as ev
+from parrot_server.core.model import (
+    ENDED,
+    IN_ENGINE,
+    CallSpec,
+    Criterion,
+    EngineSpec,
+    Op,
+    ProgramState,
+    Ref,
+    StepKey,
+    Tier,
+    Transform,
+    Usage,
+    Value,
+)
+from parrot_server.core.scheduler import Scheduler
+from parrot_server.core.settings import SchedulerSettings
+from parrot_server.errors import Fault, Refused
+
+from .programs import FUNCTIONS, JOIN, MAP, PAIR
+
+POLICIES = ["parrot", "fcfs", "program-fair", "feedback", "request-fair"]
+
+
+class Machine(RuleBasedStateMachine):
+    """The scheduler's world: clients, engines and the clock."""
+
+    @initialize(
+        policy=st.sampled_from(POLICIES),
+        grant=st.sampled_from([None, 2]),
+        pausing=st.booleans(),
+        pinning=st.booleans(),
+        kv=st.sampled_from([200, 8192]),
+        together=st.sampled_from([None, 1]),
+    )
+    def begin(
+        self, policy: str, grant: int | None, pausing: bool, pinning: bool, kv: int, together: int | None
+    ) -> None:
+        self.scheduler = Scheduler(
+            SchedulerSettings(
+                policy=policy,
+                grant_tokens=grant if pausing else None,
+                expedited_together=together,
+                warm_tokens=4,
+                patience_s=5.0,
+                retained_programs=3,
+            )
+        )
+        self.now_s = 0.0
+        self.sent: dict[tuple[StepKey, int], ev.Dispatch] = {}  # what is in the engines, aborted or not
+        self.paused: set[tuple[StepKey, int]] = set()
+        self.asked: list[ev.Pause | ev.Abort] = []
+        self.warming: list[ev.Keep] = []
+        self.pins: dict[str, set[str]] = {}
+        self.values: dict[tuple[str, str], object] = {}
+        self.finished_attempts: set[tuple[StepKey, int]] = set()
+        self.ended: set[str] = set()
+        self.engines: dict[str, EngineSpec] = {}
+        self.up: set[str] = set()
+        self.count = 0
+        self.open_variables: list[tuple[str, str]] = []
+        for name in ("e0", "e1"):
+            spec = EngineSpec(
+                name, "fake", ("model",), 8192, kv, 3, can_pause=pausing, can_pin=pinning and name == "e0"
+            )
+            self.engines[name] = spec
+            self.post(ev.EngineUp(spec))
+            self.up.add(name)
+
+    # ---- the world's side of each action
+
+    def post(self, event: ev.Event) -> bool:
+        try:
+            self.scheduler.check(event)
+        except Refused:
+            return False
+        for action in self.scheduler.handle(event, self.now_s):
+            self.take(action)
+        self.scheduler.validate()
+        return True
+
+    def take(self, action: ev.Action) -> None:
+        match action:
+            case ev.Dispatch():
+                assert action.engine in self.up, "sent to an engine that is down"
+                assert all(key != action.key or self.aborting(key, n) for key, n in self.sent), "two attempts at once"
+                self.sent[action.key, action.attempt] = action
+            case ev.Pause(key, attempt) | ev.Abort(key, attempt):
+                assert (key, attempt) in self.sent
+                self.asked.append(action)
+            case ev.Resume(key, attempt):
+                self.paused.remove((key, attempt))
+            case ev.Keep(prefix, engine, Tier.DEVICE):
+                self.pins.setdefault(engine, set()).add(prefix)
+                self.warming.append(action)
+            case ev.Keep(prefix, engine, Tier.NONE):
+                self.pins[engine].remove(prefix)
+                self.warming = [keep for keep in self.warming if (keep.prefix, keep.engine) != (prefix, engine)]
+            case ev.Resolve(program, name, outcome):
+                assert (program, name) not in self.values, "two values"
+                self.values[program, name] = outcome
+            case ev.ProgramEnded(program):
+                assert program not in self.ended, "ended twice"
+                self.ended.add(program)
+            case ev.Forget(program):
+                assert program in self.ended
+
+    def aborting(self, key: StepKey, attempt: int) -> bool:
+        return any(isinstance(a, ev.Abort) and (a.key, a.attempt) == (key, attempt) for a in self.asked)
+
+    def gone(self, pair: tuple[StepKey, int]) -> None:
+        del self.sent[pair]
+        self.paused.discard(pair)
+        self.asked = [action for action in self.asked if (action.key, action.attempt) != pair]
+
+    # ---- clients
+
+    def new_id(self, kind: str) -> str:
+        self.count += 1
+        return f"{kind}{self.count}"
+
+    @precondition(lambda self: self.count < 200)
+    @rule(data=st.data(), size=st.integers(1, 7), close=st.booleans(), fail_fast=st.booleans())
+    def submit(self, data: st.DataObject, size: int, close: bool, fail_fast: bool) -> None:
+        program = self.new_id("p")
+        variables: list[tuple[str, Value | None]] = [
+            ("given", Value("given", 5)),
+            ("list", Value("[]", 1, ("a", "b", "c"))),
+        ]
+        if data.draw(st.booleans()):
+            variables.append(("open", None))
+            self.open_variables.append((program, "open"))
+        calls = self.draw_calls(data, [name for name, _ in variables], size)
+        names = [name for call in calls for _, name in call.outputs]
+        criterion = st.sampled_from([Criterion("latency"), Criterion("throughput"), Criterion("deadline", 3.0)])
+        criteria = data.draw(st.dictionaries(st.sampled_from(names), criterion, max_size=2))
+        event = ev.Submitted(
+            program,
+            tenant=data.draw(st.sampled_from(["", "a", "b"])),
+            functions=FUNCTIONS,
+            variables=tuple(variables),
+            calls=tuple(calls),
+            criteria=tuple(criteria.items()),
+            closed=close,
+            fail_fast=fail_fast,
+        )
+        self.post(event)
+
+    @rule(data=st.data(), size=st.integers(1, 3), close=st.booleans())
+    def add(self, data: st.DataObject, size: int, close: bool) -> None:
+        open_ones = [p for p in self.scheduler.programs() if not self.scheduler.program(p).closed]
+        if not open_ones:
+            return
+        program = data.draw(st.sampled_from(open_ones))
+        known = list(self.scheduler.program(program).variables)
+        self.post(ev.CallsAdded(program, calls=tuple(self.draw_calls(data, known, size)), close=close))
+
+    def draw_calls(self, data: st.DataObject, known: list[str], size: int) -> list[CallSpec]:
+        calls = []
+        names = list(known)
+        for _ in range(size):
+            name = self.new_id("c")
+            outputs = [f"v-{name}"]
+            kind = data.draw(st.sampled_from(["map", "map", "join", "pair", "each", "race", "items", "after"]))
+            source = Ref(data.draw(st.sampled_from(names)))
+            fallback = (("y", Value("instead", 2)),) if data.draw(st.booleans()) else ()
+            match kind:
+                case "join":
+                    some = data.draw(st.lists(st.sampled_from(names), max_size=5))
+                    made = [self.call(name, JOIN, "xs", tuple(map(Ref, some)), outputs)]
+                case "pair":
+                    outputs.append(f"w-{name}")
+                    made = [self.call(name, PAIR, "x", source, outputs, holes=("a", "b"))]
+                case "each":
+                    made = [self.call(name, MAP, "x", source, outputs, each="x", fallback=fallback)]
+                case "race":
+                    made = [self.call(f"{name}{i}", MAP, "x", source, outputs, race=name) for i in range(2)]
+                case "items":
+                    what = Transform(data.draw(st.sampled_from(["items", "field"])), "a")
+                    made = [CallSpec(name, Op.TRANSFORM, (("x", source),), (("y", outputs[0]),), transform=what)]
+                case "after":
+                    after = (calls[-1].id,) if calls else ()
+                    made = [self.call(name, MAP, "x", source, outputs, after=after)]
+                case _:
+                    timeout_s = data.draw(st.sampled_from([None, None, 2.0]))
+                    made = [self.call(name, MAP, "x", source, outputs, fallback=fallback, timeout_s=timeout_s)]
+            calls += made
+            names += outputs
+        return calls
+
+    def call(self, name, function, hole, binding, outputs, holes=("y",), **fields) -> CallSpec:  # type: ignore[no-untyped-def]
+        pairs = tuple(zip(holes, outputs, strict=True))
+        return CallSpec(name, Op.GENERATE, ((hole, binding),), pairs, function=function.id, **fields)
+
+    @rule(data=st.data())
+    def set_variable(self, data: st.DataObject) -> None:
+        if self.open_variables:
+            program, name = data.draw(st.sampled_from(self.open_variables))
+            self.post(ev.VariableSet(program, name, Value("put", 3)))
+
+    @rule(data=st.data(), cancel=st.booleans())
+    def close_or_cancel(self, data: st.DataObject, cancel: bool) -> None:
+        programs = self.scheduler.programs()
+        if programs:
+            program = data.draw(st.sampled_from(programs))
+            self.post(ev.Cancelled(program) if cancel else ev.Closed(program))
+
+    # ---- engines
+
+    def pick(self, data: st.DataObject) -> tuple[StepKey, int] | None:
+        return data.draw(st.sampled_from(sorted(self.sent))) if self.sent else None
+
+    @rule(data=st.data(), prefilled=st.booleans())
+    def start(self, data: st.DataObject, prefilled: bool) -> None:
+        if (pair := self.pick(data)) and pair not in self.paused:
+            self.post(ev.Prefilled(*pair, 12, 3) if prefilled else ev.Started(*pair))
+
+    @rule(data=st.data(), tokens=st.integers(0, 16))
+    def progress(self, data: st.DataObject, tokens: int) -> None:
+        if (pair := self.pick(data)) and pair not in self.paused:
+            self.post(ev.Progress(self.sent[pair].engine, ((*pair, tokens),)))
+
+    @rule(data=st.data(), text=st.sampled_from(["done", '{"a": "b"}', '["x", "y"]']))
+    def finish(self, data: st.DataObject, text: str) -> None:
+        if (pair := self.pick(data)) and pair not in self.paused:
+            self.end(pair, ev.Finished(*pair, Value(text, 5), Usage(12, 3, 5)))
+
+    @rule(data=st.data(), fault=st.sampled_from(Fault))
+    def fail(self, data: st.DataObject, fault: Fault) -> None:
+        if pair := self.pick(data):
+            self.end(pair, ev.Failed(*pair, fault, "broken", "it broke"))
+
+    def end(self, pair: tuple[StepKey, int], event: ev.Event) -> None:
+        self.gone(pair)
+        self.post(event)
+
+    @rule(data=st.data())
+    def obey(self, data: st.DataObject) -> None:
+        """An engine does what it was asked."""
+        if not self.asked:
+            return
+        action = self.asked.pop(data.draw(st.integers(0, len(self.asked) - 1)))
+        pair = (action.key, action.attempt)
+        if isinstance(action, ev.Abort):
+            self.gone(pair)
+            self.post(ev.Aborted(*pair))
+        elif pair not in self.paused:
+            self.paused.add(pair)
+            self.post(ev.Paused(*pair, 3))
+
+    @rule(data=st.data())
+    def pause_by_itself(self, data: st.DataObject) -> None:
+        pair = self.pick(data)
+        if pair and pair not in self.paused and self.engines[self.sent[pair].engine].can_pause:
+            self.paused.add(pair)
+            self.post(ev.Paused(*pair, 2))
+
+    @rule(data=st.data(), well=st.booleans())
+    def warm(self, data: st.DataObject, well: bool) -> None:
+        if not self.warming:
+            return
+        keep = self.warming.pop(data.draw(st.integers(0, len(self.warming) - 1)))
+        if well:
+            self.post(ev.Warmed(keep.prefix, keep.engine, 8))
+        else:
+            self.pins[keep.engine].discard(keep.prefix)
+            self.post(ev.WarmFailed(keep.prefix, keep.engine))
+
+    @rule(engine=st.sampled_from(["e0", "e1"]))
+    def die(self, engine: str) -> None:
+        if engine not in self.up:
+            return
+        self.up.discard(engine)
+        self.drop(engine)
+        self.post(ev.EngineDown(engine))
+
+    def drop(self, engine: str) -> None:
+        for pair in [pair for pair, sent in self.sent.items() if sent.engine == engine]:
+            self.gone(pair)
+        self.warming = [keep for keep in self.warming if keep.engine != engine]
+        self.pins[engine] = set()
+
+    @rule(engine=st.sampled_from(["e0", "e1"]))
+    def come_up(self, engine: str) -> None:
+        self.drop(engine)
+        self.up.add(engine)
+        self.post(ev.EngineUp(self.engines[engine]))
+
+    @rule(engine=st.sampled_from(["e0", "e1"]), running=st.integers(0, 6), used=st.integers(0, 300))
+    def load(self, engine: str, running: int, used: int) -> None:
+        self.post(ev.EngineLoad(engine, running=running, used_tokens=used))
+
+    @rule(data=st.data())
+    def evict_pin(self, data: st.DataObject) -> None:
+        pinned = sorted((engine, prefix) for engine, prefixes in self.pins.items() for prefix in prefixes)
+        if pinned:
+            engine, prefix = data.draw(st.sampled_from(pinned))
+            self.pins[engine].discard(prefix)
+            self.warming = [keep for keep in self.warming if (keep.prefix, keep.engine) != (prefix, engine)]
+            self.post(ev.KvChanged(prefix, engine, Tier.NONE, 0))
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 10.0]))
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.post(ev.Tick())
+
+    # ---- what must hold
+
+    @invariant()
+    def states_agree(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        for program in self.scheduler.programs():
+            view = self.scheduler.program(program)
+            assert (view.state in (ProgramState.OPEN, ProgramState.RUNNING)) == (program not in self.ended)
+            for node in self.scheduler.graph(program).nodes:
+                if node.state in IN_ENGINE:
+                    assert (node.key, node.attempt) in self.sent
+
+    def teardown(self) -> None:
+        """Liveness: with engines that answer, everything ends."""
+        if not hasattr(self, "scheduler"):
+            return
+        for engine in ("e0", "e1"):
+            self.come_up(engine)
+        for program in self.scheduler.programs():
+            self.post(ev.Closed(program))
+        for program, name in self.open_variables:
+            self.post(ev.VariableSet(program, name, Value("late", 3)))
+        for _ in range(5000):
+            if not self.step_towards_the_end():
+                break
+        for program in self.scheduler.programs():
+            view = self.scheduler.program(program)
+            stuck = [
+                (n.node, n.state, n.engine, n.why) for n in self.scheduler.graph(program).nodes if n.state not in ENDED
+            ]
+            assert view.ended_s is not None, f"{program} never ended: {stuck}"
+            for name in view.variables:
+                assert self.scheduler.variable(program, name).outcome is not None
+            assert all(state in ENDED for state, _ in view.calls)
+        assert not any(self.pins.values()), "a pin is left behind"
+        assert not self.sent, "something is left in an engine"
+
+    def step_towards_the_end(self) -> bool:
+        """Let the world do one thing that it owes. False: it owes nothing, and time brings nothing more."""
+        if self.asked:
+            action = self.asked.pop()
+            pair = (action.key, action.attempt)
+            if isinstance(action, ev.Abort):
+                self.end(pair, ev.Aborted(*pair))
+            elif pair not in self.paused:
+                self.paused.add(pair)
+                self.post(ev.Paused(*pair, 3))
+            return True
+        if self.warming:
+            keep = self.warming.pop()
+            self.post(ev.Warmed(keep.prefix, keep.engine, 8))
+            return True
+        running = sorted(pair for pair in self.sent if pair not in self.paused)
+        if running:
+            self.end(running[0], ev.Finished(*running[0], Value("end", 5), Usage(12, 3, 5)))
+            return True
+        if all(program in self.ended for program in self.scheduler.programs()):
+            return False
+        self.now_s += 5.0
+        self.post(ev.Tick())
+        return True
+
+
+def machine_with(examples: int, steps: int) -> type:
+    """A test case that plays so many games of so many moves."""
+    case = type("Game", (Machine,), {}).TestCase
+    case.settings = settings(
+        max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    return case
+
+
+TestMachine = machine_with(examples=80, steps=60)
+TestMachineForLong = pytest.mark.soak(machine_with(examples=4000, steps=80))
