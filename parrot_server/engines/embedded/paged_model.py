@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parrot_server.engines.embedded.block_pool import Blocks, blocks_for
+from parrot_server.engines.embedded.block_pool import BLOCK_TOKENS, Blocks, blocks_for
 from parrot_server.engines.embedded.openvino_runtime import import_openvino
 from parrot_server.engines.embedded.prefix_tree import Ids
 from parrot_server.errors import SetupError
@@ -75,14 +75,18 @@ class PagedModel:
         The result is valid until the next step.
 
         Raises:
-            IndexError: a token id or a block that does not exist. The library does not check, it would crash.
+            IndexError: a token id or a block that does not exist, or too few blocks. The library itself would crash.
         """
-        openvino, request = self._openvino, self._request
-        for name, value in self._inputs(rows).items():
-            request.set_tensor(name, openvino.Tensor(value))
+        request = self.set_inputs(rows)
         request.infer(share_outputs=True)
         logits: NDArray[np.float32] = request.get_output_tensor(0).data[:, 0, :]
         return logits
+
+    def set_inputs(self, rows: Sequence[Row]) -> Any:
+        """The library's request with everything set for a step. Raises IndexError as `step`."""
+        for name, value in self._inputs(rows).items():
+            self._request.set_tensor(name, self._openvino.Tensor(value))
+        return self._request
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy the KV of a block into another."""
@@ -101,19 +105,21 @@ class PagedModel:
     def _inputs(self, rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
         lengths = np.array([len(row.ids) for row in rows], np.int32)
         past = np.array([row.past_tokens for row in rows], np.int32)
-        table_ends = np.cumsum([len(row.table) for row in rows], dtype=np.int32)
+        tables = np.array([len(row.table) for row in rows], np.int32)
         ends = np.cumsum(lengths, dtype=np.int32)
         begins = ends - lengths
         ids = np.concatenate([row.ids for row in rows])
         blocks = np.concatenate([row.table for row in rows])
         self._check(ids, blocks)
+        if not np.array_equal(tables, -(-(past + lengths) // BLOCK_TOKENS)):
+            raise IndexError("a table that is not as long as its row's tokens need")
         sampled = [i for i, row in enumerate(rows) if row.sampled]
         return {
             "input_ids": ids.astype(np.int64),
             "position_ids": np.arange(ends[-1], dtype=np.int64) + np.repeat(past - begins, lengths),
             "past_lens": past,
             "subsequence_begins": np.concatenate([_ZERO, ends]),
-            "block_indices_begins": np.concatenate([_ZERO, table_ends]),
+            "block_indices_begins": np.concatenate([_ZERO, np.cumsum(tables, dtype=np.int32)]),
             "block_indices": blocks,
             "max_context_len": np.array((past + lengths).max(), np.int32),
             # At least one row must be projected: where none is sampled, the last one is for nothing.
