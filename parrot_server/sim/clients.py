@@ -19,12 +19,13 @@ Expect = Callable[[str, CallShape], None]  # the id of a program at the server, 
 
 @dataclass(slots=True)
 class ProgramRecord:
-    """What became of a program. `edges_s` is what its client added between its calls."""
+    """What became of a program. `edges_s` is what its client added between its calls, `attained_token_s` the service it was charged."""
 
     shape: ProgramShape
     submitted_s: float
     ended_s: float | None = None
     edges_s: float = 0.0
+    attained_token_s: float = 0.0
     failure: Failure | None = None
     calls: dict[str, CallRecord] = field(default_factory=dict)
 
@@ -58,7 +59,12 @@ class _Client:
                 ready.append(call)
         return ready
 
+    def charge(self, program: str) -> None:
+        """Note what the server charged."""
+        self.record.attained_token_s += self.simulation.scheduler.program(program).attained_token_s
+
     def end(self) -> None:
+        """All is there."""
         self.record.ended_s = self.simulation.now_s
         self._then()
 
@@ -86,6 +92,7 @@ class DeclaringClient(_Client):
 
     def ended(self, program: str) -> None:
         """The program has ended."""
+        self.charge(program)
         self.end()
 
     def _bring(self, call: CallShape) -> None:
@@ -127,6 +134,7 @@ class LoopClient(_Client):
 
     def ended(self, program: str) -> None:
         """One call has ended."""
+        self.charge(program)
         self._open -= 1
         if not self._open or self.record.failure:
             self.end()

@@ -55,7 +55,6 @@ class World:
         self.engine = RooflineEngine(
             self.simulation, setup.engine, self._answer, self._ended, setup.chunk_tokens, setup.progress_s
         )
-        self.simulation.add_engine(self.engine)
         self._expected: dict[tuple[str, str], tuple[ProgramRecord, Answer]] = {}
         self._functions: set[str] = set()
 
@@ -70,7 +69,8 @@ class World:
         self.simulation.at(max(shape.at_s, self.simulation.now_s), lambda: self._begin(shape, then, declares))
 
     def run(self) -> None:
-        """Run until all programs have ended, or the simulation is stopped."""
+        """Run until all programs have ended, or the simulation is stopped. The engine comes up behind what comes first."""
+        self.simulation.at(0.0, lambda: self.simulation.add_engine(self.engine))
         self.simulation.run()
 
     def _begin(self, shape: ProgramShape, then: Callable[[ProgramRecord], None] | None, declares: bool) -> None:
