@@ -6,14 +6,18 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
+
+from pydantic import BaseModel
 
 from parrot_sdk.errors import BodyError, FunctionError, TemplateError
 from parrot_sdk.function_file import FunctionFile, read_function_file
 from parrot_sdk.holes import Holes, SamplingOptions, read_holes
 from parrot_sdk.template import Format, Template, imply_output, parse
 from parrot_sdk.variable import Variable
-from parrot_sdk.wire import FunctionBody, InputBody, OutputBody, RetryBody, check_body
+from parrot_sdk.wire import CallBody, FunctionBody, InputBody, OutputBody, check_body
+
+M = TypeVar("M", bound=BaseModel)
 
 
 class CallOptions(TypedDict, total=False):
@@ -81,14 +85,17 @@ def declare(
     return Declaration(name, body, template, holes.literals, names, holes.several)
 
 
-def call_options(options: FunctionOptions) -> dict[str, Any]:
-    """The options of a call as fields of its JSON, but for `after`."""
-    fields: dict[str, Any] = {}
-    for option in ("model", "timeout_s", "fallback"):
-        if option in options:
-            fields[option] = options[option]
-    if "attempts" in options:
-        fields["retry"] = check_body(RetryBody, {"attempts": options["attempts"]}).model_dump()
+def call_options(name: str, options: FunctionOptions) -> dict[str, Any]:
+    """The options of a call as fields of its JSON, but for `after`. Raises FunctionError, also for an unknown option."""
+    for option in options:
+        if option not in FunctionOptions.__annotations__:
+            known = ", ".join(FunctionOptions.__annotations__)
+            raise FunctionError(f"function {name}: unknown option {option!r}; there are {known}")
+    said: Mapping[str, Any] = options
+    fields = {option: said[option] for option in ("model", "timeout_s", "fallback") if option in said}
+    if "attempts" in said:
+        fields["retry"] = {"attempts": said["attempts"]}
+    _checked(CallBody, f"function {name}", {"id": "call", "function": "function", **fields})
     return fields
 
 
@@ -142,7 +149,11 @@ def _sampling_options(options: FunctionOptions) -> dict[str, Any]:
 
 def _sampling(function: str, hole: str, options: Mapping[str, Any]) -> OutputBody:
     plain = {option: list(value) if isinstance(value, tuple) else value for option, value in options.items()}
+    return _checked(OutputBody, f"function {function}, output {hole!r}", plain)
+
+
+def _checked(model: type[M], place: str, fields: Mapping[str, Any]) -> M:
     try:
-        return check_body(OutputBody, plain)
+        return check_body(model, fields)
     except BodyError as error:
-        raise FunctionError(f"function {function}, output {hole!r}: {error}") from None
+        raise FunctionError(f"{place}: {error}") from None

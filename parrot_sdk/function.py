@@ -45,7 +45,7 @@ class Function(Generic[P, R]):
         self.declaration = declare(python, template, format, joins, options)
         self._json = self.declaration.body.model_dump(by_alias=True, exclude_none=True)
         self._id = self.declaration.body.id
-        self._call_options = call_options(options)
+        self._call_options = call_options(self.name, options)
         self._after = tuple(options.get("after", ()))
 
     @property
@@ -109,7 +109,7 @@ class Function(Generic[P, R]):
         copy = object.__new__(type(self))
         copy.__dict__ |= self.__dict__
         copy._after = tuple(options.get("after", self._after))
-        copy._call_options = self._call_options | call_options(options)
+        copy._call_options = self._call_options | call_options(self.name, options)
         copy._call_options |= sampling_overrides(self.declaration, self._call_options, options)
         return copy
 
@@ -175,9 +175,9 @@ def function(
 
             {{ chapter }}'''
 
-    The docstring goes through `inspect.cleandoc`, and nothing else: `summarize.rendered()` shows what is left. Where it does
-    not say `{{ output }}` itself, the output comes at its end. The body is never run; type checkers that miss a return
-    statement in it (mypy: `disable_error_code = ["empty-body"]`) can be told so.
+    The docstring goes through `inspect.cleandoc`, and nothing else: `summarize.rendered()` shows what is left. Where it
+    does not say `{{ output }}` itself, the output comes at its end. The body is never run. Type checkers may want it to
+    return something: end it with `...` for pyright, set `disable_error_code = ["empty-body"]` for mypy.
 
     Args:
         template: a file that holds the prompt instead, relative to the working directory, or else to the file of the function.

@@ -23,15 +23,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
+from pydantic import Field
 
 from parrot_sdk.errors import BodyError, TemplateError
 from parrot_sdk.template import Template
-from parrot_sdk.wire import NamedFunctionBody, check_body
+from parrot_sdk.wire import Hole, NamedFunctionBody, OutputBody, check_body
 
 
 class FunctionFile(NamedFunctionBody):
     """What a file says. `first_line` is where the template begins in the file, counted from 1."""
 
+    outputs: dict[Hole, OutputBody] = Field(default_factory=dict)
     description: str = ""
     first_line: int = 1
 

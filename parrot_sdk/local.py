@@ -6,6 +6,8 @@ import asyncio
 import threading
 from typing import Any
 
+from pydantic import ValidationError
+
 from parrot_sdk.errors import ServerGone
 from parrot_server.config import Settings
 from parrot_server.errors import ParrotError
@@ -22,7 +24,12 @@ class LocalServer:
     """
 
     def __init__(self, **settings: Any) -> None:
-        self._settings = Settings(**{"host": "127.0.0.1", "port": 0, "api_keys": {}, **settings})
+        try:
+            self._settings = Settings(**{"host": "127.0.0.1", "port": 0, "api_keys": {}, **settings})
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            name = ".".join(str(part) for part in first["loc"])
+            raise ServerGone(f"the server in this process did not start: setting {name}: {first['msg']}") from None
         self._url = ""
         self._failure: Exception | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

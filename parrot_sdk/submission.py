@@ -9,7 +9,7 @@ from typing import Any
 
 from parrot_sdk.connection import Answer, Connection
 from parrot_sdk.draft import Draft
-from parrot_sdk.errors import CallCancelled, CallFailed, ParrotError, ServerGone, WaitTimeout
+from parrot_sdk.errors import CallCancelled, CallFailed, ParrotError, RequestRefused, ServerGone, WaitTimeout
 from parrot_sdk.wire import DeltaReply, ErrorReply, Problem, ProgramReply, ResetReply, VariableReply
 
 POLL_S = 30.0  # how long the server is asked to hold one read
@@ -31,12 +31,13 @@ class Submission:
         self._connection = connection
         self._draft = draft
         self._wishes = wishes
+        self._over = False  # closed or cancelled
         self._sending = asyncio.Lock()
 
     async def send(self, close: bool = False) -> None:
         """Send what was added since the last time; with `close`, say that no more will come.
 
-        Raises RequestRefused and ServerGone, now and ever after: what a refused request held is lost.
+        Raises RequestRefused and ServerGone; then what the request held is lost, and no more is sent.
         """
         sending = asyncio.ensure_future(self._send(close))
         sending.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -46,7 +47,7 @@ class Submission:
         """Wait until a variable has a value or an error. Raises WaitTimeout."""
         clock = asyncio.get_running_loop().time
         until_s = clock() + timeout_s
-        await self.send()
+        await self._deliver()
         while True:
             left_s = max(0.0, until_s - clock())
             reply = await self._get_variable(name, min(left_s, POLL_S))
@@ -57,12 +58,12 @@ class Submission:
 
     async def look(self, name: str) -> VariableReply:
         """A variable as it is now."""
-        await self.send()
+        await self._deliver()
         return await self._get_variable(name, None)
 
     async def events(self, name: str) -> AsyncGenerator[DeltaReply | ResetReply | VariableReply, None]:
         """A variable's text as it comes; the VariableReply is the last."""
-        await self.send()
+        await self._deliver()
         async with aclosing(self._connection.events(f"{self._path()}/variables/{name}/stream")) as events:
             async for event, data in events:
                 match event:
@@ -94,26 +95,36 @@ class Submission:
                 await self._connection.request("DELETE", self._path())
             elif self.refusal is None:
                 self.refusal = CallCancelled("cancelled", "the program was cancelled before it was sent")
+            self._over = True
 
     async def get(self, view: str = "") -> Answer:
         """The program as the server sees it, or one of its views, such as `/graph`."""
-        await self.send()
+        await self._deliver()
         return await self._connection.request("GET", self._path() + view)
+
+    async def _deliver(self) -> None:
+        """Send what is there; after a refusal, what was sent before it can still be read."""
+        if self.refusal is None:
+            await self.send()
+        elif self.id is None:
+            raise self.refusal
 
     async def _send(self, close: bool) -> None:
         async with self._sending:
-            if self.refusal is not None:
+            if self.refusal is not None and not close:
                 raise self.refusal
+            fields = self._draft.take() if self.refusal is None else {}
             try:
-                await self._post(self._draft.take(), close)
+                await self._post(fields, close)
             except ParrotError as error:
                 self.refusal = error
                 raise
+            self._over = self._over or close
 
     async def _post(self, fields: Mapping[str, Any], close: bool) -> None:
         if self.id is not None and fields:
             await self._connection.request("POST", f"{self._path()}/calls", {**fields, "close": close})
-        elif self.id is not None and close:
+        elif self.id is not None and close and not self._over:
             await self._connection.request("POST", f"{self._path()}/close")
         elif self.id is None and (fields or not close):
             answer = await self._connection.request("POST", "/v1/programs", {**self._wishes, **fields, "close": close})
@@ -121,7 +132,10 @@ class Submission:
 
     async def _get_variable(self, name: str, wait_s: float | None) -> VariableReply:
         path = f"{self._path()}/variables/{name}"
-        answer = await self._connection.request("GET", path, wait_s=wait_s, accept=frozenset({FAILED, EXPIRED}))
+        try:
+            answer = await self._connection.request("GET", path, wait_s=wait_s, accept=frozenset({FAILED, EXPIRED}))
+        except RequestRefused as unknown:
+            raise self.refusal or unknown from None
         if answer.status in (FAILED, EXPIRED):
             return _failed(name, answer.read(Problem))
         return answer.read(VariableReply)

@@ -18,6 +18,9 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
+import anyio
+import anyio.to_thread
+
 from parrot_sdk.asgi import AppTransport
 from parrot_sdk.client import Client
 from parrot_sdk.connection import Connection
@@ -28,10 +31,10 @@ from parrot_server.api.app import create_app
 from parrot_server.clock import VirtualLoop
 from parrot_server.config import Settings
 from parrot_server.engines.fake import Abilities, FakeEngine
-from parrot_server.engines.fake_script import Answer, Script
+from parrot_server.engines.fake_script import Answer, Script, prompt_text
 from parrot_server.runtime import Runtime
 
-__all__ = ["Answer", "FakeEngine", "ScriptedServer"]
+__all__ = ["Answer", "FakeEngine", "ScriptedServer", "prompt_text"]
 
 T = TypeVar("T")
 
@@ -100,7 +103,8 @@ class _ClockThread(LoopThread):
 
     def __init__(self) -> None:
         self._awaited = 0  # only changed in the loop, so that no work can come between a look at it and what follows
-        self.loop = VirtualLoop(stands_still=lambda: not self._awaited)
+        self._limiter: anyio.CapacityLimiter | None = None
+        self.loop = VirtualLoop(stands_still=lambda: not self._awaited or self._threads_work())
         super().__init__(self.loop)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -111,8 +115,13 @@ class _ClockThread(LoopThread):
             work.close()
             raise
 
+    def _threads_work(self) -> bool:
+        """Whether another thread does something for a task in the loop, which takes no virtual time."""
+        return self._limiter is not None and self._limiter.borrowed_tokens > 0
+
     async def _let_time_pass(self, work: Coroutine[Any, Any, T]) -> T:
         self._awaited += 1
+        self._limiter = anyio.to_thread.current_default_thread_limiter()
         try:
             return await work
         finally:

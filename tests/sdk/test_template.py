@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
@@ -252,14 +253,17 @@ def escape(text: str) -> str:
 @example("{{x}} {{ y }}")
 def test_any_text_parses_or_is_an_error_with_a_place(text: str) -> None:
     source = text + "{{o}}"
+    failure = None
     try:
         template = parse(source, ("o",))
     except TemplateError as error:
-        assert 1 <= error.line <= source.count("\n") + 1
-        assert 1 <= error.column <= len(source) + 1
+        failure = error
     else:
         assert template.outputs == ("o",)
         assert template.segments[-1] == Output("o")
+    if failure:
+        assert 1 <= failure.line <= source.count("\n") + 1
+        assert 1 <= failure.column <= len(source) + 1
 
 
 @given(TEXTS)
@@ -308,10 +312,8 @@ def test_parsing_is_linear(unit: str) -> None:
         best = float("inf")
         for _ in range(3):
             begun = time.perf_counter()
-            try:
+            with contextlib.suppress(TemplateError):
                 parse(text, ("o",))
-            except TemplateError:
-                pass
             best = min(best, time.perf_counter() - begun)
         return best
 
