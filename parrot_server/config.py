@@ -38,6 +38,7 @@ class Settings(BaseSettings):
         threads, context_tokens, kv_tokens, mode: of the embedded engine, see `engines/embedded/settings.py`.
         templates: a folder of function files that are registered at start.
         api_keys: keys that let in, each with the tenant whose it is; empty: everybody is let in.
+        salt_secret: from it the namespaces of tenants' caches are derived; servers that share engines share it.
         policy: how calls are ordered, see `core/policy.py`.
         journal: a new file to record all events in; None: nowhere.
         body_bytes: a request's body may be so long. 16 MiB hold a book of ten million characters, or 10,000 calls.
@@ -70,6 +71,7 @@ class Settings(BaseSettings):
     mode: Literal["fast", "exact"] = "fast"
     templates: Path | None = None
     api_keys: dict[str, str] = Field(default={}, repr=False)
+    salt_secret: str = Field(default="", repr=False)
     policy: str = _CORE.policy
     journal: Path | None = None
     body_bytes: Positive = 16 * 2**20
@@ -87,6 +89,12 @@ class Settings(BaseSettings):
     idle_s: Seconds = _TIMEOUTS.idle_s
     shutdown_s: Seconds = 5.0
 
+    @property
+    def runs_embedded(self) -> bool:
+        """Whether the embedded engine is among those that these settings name."""
+        others = self.sglang or self.openai or self.launch_sglang
+        return self.engine == "embedded" or (self.engine is None and not others)
+
     def runtime(self) -> RuntimeSettings:
         """The part that the runtime and the core read."""
         return RuntimeSettings(
@@ -100,4 +108,5 @@ class Settings(BaseSettings):
             timeouts=Timeouts(start_s=self.start_s, first_token_s=self.first_token_s, idle_s=self.idle_s),
             value_bytes=self.value_bytes,
             log_entries=self.log_entries,
+            salt_secret=self.salt_secret,
         )

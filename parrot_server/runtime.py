@@ -14,9 +14,10 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
+from parrot_server.cache_salt import CacheSalts
 from parrot_server.core.events import (
     Abort,
     Action,
@@ -69,12 +70,14 @@ class RuntimeSettings:
         timeouts: how long to wait for engines.
         value_bytes: an answer of a model may be so long, in bytes of UTF-8.
         log_entries: so many events of a program are kept for those who look on.
+        salt_secret: see `CacheSalts`.
     """
 
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     timeouts: Timeouts = field(default_factory=Timeouts)
     value_bytes: int = 4 * 2**20
     log_entries: int = 10_000
+    salt_secret: str = field(default="", repr=False)
 
 
 class Runtime:
@@ -100,6 +103,7 @@ class Runtime:
         self._journal = journal or NullJournal()
         self._runners: dict[str, EngineRunner] = {}
         self.owners = Owners()
+        self._salts = CacheSalts(self.settings.salt_secret)
         self._readers = Readers(self.settings.log_entries, self.metrics)
         self._visible: list[VisibleAction | asyncio.Future[None]] = []
         self._commit_wanted = asyncio.Event()
@@ -290,7 +294,7 @@ class Runtime:
             case Resolve() | CallChanged() | ProgramEnded() | Forget():
                 self._visible.append(action)
             case Dispatch():
-                self._runners[action.engine].dispatch(action)
+                self._runners[action.engine].dispatch(replace(action, salt=self._salts.of(action.salt)))
             case Pause():
                 self._runners[action.engine].pause(action)
             case Resume():
@@ -298,7 +302,8 @@ class Runtime:
             case Abort():
                 self._runners[action.engine].abort(action)
             case Keep():
-                self._runners[action.engine].keep(action, max(0.0, action.until_s - self.now_s()))
+                keep = replace(action, salt=self._salts.of(action.salt))
+                self._runners[action.engine].keep(keep, max(0.0, action.until_s - self.now_s()))
             case WakeAt():
                 self._wake_at(action.time_s)
 

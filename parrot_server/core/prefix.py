@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from parrot_sdk.template import Input, Output, Role, Text
 from parrot_server.core.cost import estimate_tokens
@@ -27,6 +28,9 @@ def chain_id(parent: str, kind: str, text: str) -> str:
     return digest.hexdigest()
 
 
+_known_chain_id = lru_cache(maxsize=1024)(chain_id)  # the constant heads of functions come again with each call
+
+
 def build_prompt(step: Step, *, head_only: bool = False) -> Prompt:
     """The prompt of a generating step, or its beginning up to the first value that is not set yet.
 
@@ -41,10 +45,11 @@ def build_prompt(step: Step, *, head_only: bool = False) -> Prompt:
             raise AssertionError(f"{step.key}: built before its inputs are set")
         if piece.text or piece.kind is PieceKind.ROLE:
             pieces.append(piece)
-    identity = chain_id(chain_id("", "tenant", step.program.tenant), "model", step.call.model)
+    identity = _known_chain_id(_known_chain_id("", "tenant", step.program.tenant), "model", step.call.model)
     identities = []
     for piece in pieces:
-        identity = chain_id(identity, piece.kind, piece.text)
+        extend = chain_id if piece.kind is PieceKind.VALUE else _known_chain_id
+        identity = extend(identity, piece.kind, piece.text)
         identities.append(identity)
     return Prompt(tuple(pieces), tuple(identities), function.chat)
 
