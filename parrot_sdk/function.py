@@ -85,6 +85,10 @@ class Function(Generic[P, R]):
         self: Function[Concatenate[X, Q], tuple[A, B, C]], items: Iterable[X], /, *args: Q.args, **kwargs: Q.kwargs
     ) -> list[tuple[Variable[A], Variable[B], Variable[C]]]: ...
     @overload
+    def map(  # type: ignore[overload-overlap]
+        self: Function[Concatenate[X, Q], tuple[A, B, C, D]], items: Iterable[X], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> list[tuple[Variable[A], Variable[B], Variable[C], Variable[D]]]: ...
+    @overload
     def map(
         self: Function[Concatenate[X, Q], T], items: Variable[list[Any]], /, *args: Q.args, **kwargs: Q.kwargs
     ) -> Variable[list[T]]: ...
@@ -99,7 +103,7 @@ class Function(Generic[P, R]):
         """
         program = current_program()
         if isinstance(items, Variable):
-            return self._add(program, (items, *args), kwargs, each=next(iter(self._signature.parameters)))
+            return self._add(program, (items, *args), kwargs, each=next(iter(self._signature.parameters), ""))
         if isinstance(items, str):
             raise FunctionError(f"{self.name}.map() got one string: give a list of items")
         return [self._add(program, (item, *args), kwargs) for item in items]

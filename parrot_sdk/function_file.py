@@ -19,7 +19,6 @@ All of it is optional for a file that a decorated Python function names; a file 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
@@ -62,14 +61,6 @@ def read_function_file(path: Path) -> FunctionFile:
         return check_body(FunctionFile, fields)
     except BodyError as error:
         raise TemplateError(f"{path}: {error}", 1, 1) from None
-
-
-def read_function_folder(folder: Path) -> Iterator[FunctionFile]:
-    """The functions of all `*.md` files of a folder, parsed and sound, in the order of their names. Raises as above."""
-    for path in sorted(folder.glob("*.md")):
-        file = read_function_file(path)
-        file.parse()
-        yield file
 
 
 def _split(path: Path, text: str) -> tuple[str, str]:

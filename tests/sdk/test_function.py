@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from parrot_sdk import FunctionError, In, Out, TemplateError, function
 from parrot_sdk.draft import SHARED_TEXT_CHARS, Draft
-from parrot_sdk.function_file import read_function_file, read_function_folder
+from parrot_sdk.function_file import read_function_file
 from parrot_sdk.template import Input, Output, Role, Text
 from parrot_sdk.testing import ScriptedServer
 from parrot_sdk.wire import ProgramBody, read_body
@@ -168,7 +168,6 @@ class TestFiles:
         assert file.parse().segments == expected
         assert (file.name, file.description, file.inputs["parts"].join) == ("joined", "Joins.", ", ")
         assert file.outputs["answer"].max_tokens == 9
-        assert [f.name for f in read_function_folder(tmp_path)] == ["joined"]
 
     def test_a_python_function_names_a_file(self, tmp_path: Path) -> None:
         front = "---\noutputs: {answer: {max_tokens: 9, seed: 3}}\ninputs: {parts: {join: ', '}}\n---\n"

@@ -311,10 +311,10 @@ def test_parsing_is_linear(unit: str) -> None:
         text = unit * repeats + "a{{o}}"
         best = float("inf")
         for _ in range(3):
-            begun = time.perf_counter()
+            begun = time.process_time()
             with contextlib.suppress(TemplateError):
                 parse(text, ("o",))
-            best = min(best, time.perf_counter() - begun)
+            best = min(best, time.process_time() - begun)
         return best
 
     assert seconds(32_000) < max(40 * seconds(4_000), 0.02)

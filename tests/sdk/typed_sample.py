@@ -3,6 +3,7 @@
 The bodies of semantic functions are empty: pyright takes that where they end in `...`, mypy where it is told to.
 """
 # mypy: disable-error-code="empty-body"
+# ruff: noqa: PIE790
 
 from __future__ import annotations
 
