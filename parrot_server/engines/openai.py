@@ -257,7 +257,7 @@ class OpenAIEngine:
         droppable = [
             extra for extra in ("priority", "stream_options") if extra in extras and extra not in self._dropped
         ]
-        attempts = [set(), *({extra} for extra in droppable), set(droppable)][: len(droppable) + 2]
+        attempts = [set(), *({extra} for extra in droppable), *([set(droppable)] if len(droppable) > 1 else [])]
         for last, dropped in enumerate(attempts, 1 - len(attempts)):
             sent = {key: value for key, value in extras.items() if key not in self._dropped | dropped}
             begun = False
