@@ -75,13 +75,14 @@ def chained(pieces: list[Piece]) -> Prompt:
 async def models(server: FakeServer, body: Body) -> Response:
     """Which models there are. Only some servers say how long their context is."""
     spec = server.engine.spec
-    extra: dict[str, Any] = {
+    manners: dict[str, Body] = {
         "openai": {"owned_by": "someone"},
         "vllm": {"owned_by": "vllm", "max_model_len": spec.context_tokens},
         "llama.cpp": {"owned_by": "llamacpp", "meta": {"n_ctx_train": 10 * spec.context_tokens}},
         "sglang": {"owned_by": "sglang", "max_model_len": spec.context_tokens},
-    }[server.flavour]
-    return json_response({"object": "list", "data": [{"id": name, "object": "model", **extra} for name in spec.models]})
+    }
+    cards = [{"id": name, "object": "model", **manners[server.flavour]} for name in spec.models]
+    return json_response({"object": "list", "data": cards})
 
 
 async def vllm_version(server: FakeServer, body: Body) -> Response:
@@ -141,16 +142,15 @@ async def answer(server: FakeServer, body: Body, prompt: Prompt, chat: bool) -> 
         return Response(wire.body, wire.status, {"content-type": "application/json", **dict(wire.headers)})
     request = _request(server, body, prompt)
     events = server.engine.generate(request)
-    first = await anext(events)  # an error before the first event is a status, not an event
+    await anext(events)  # an error before the first event is a status, not an event
     shape = _Shape(request.rid, body["model"], chat)
     if not body.get("stream"):
-        return json_response(await _whole(shape, first, events))
+        return json_response(await _whole(server, shape, events))
     return EventStream(_streamed(server, body, wire, shape, events), wire.split_bytes)
 
 
 def _refusal(server: FakeServer, body: Body) -> Response | None:
-    max_tokens = body.get("max_tokens", body.get("max_completion_tokens", 16))
-    if max_tokens < 1:
+    if (max_tokens := _max_tokens(body)) < 1:
         return problem(400, f"max_tokens must be at least 1, got {max_tokens}.", "BadRequestError")
     if body["model"] not in server.engine.spec.models:
         return problem(404, f"The model `{body['model']}` does not exist.", "NotFoundError")
@@ -163,6 +163,10 @@ def _refusal(server: FakeServer, body: Body) -> Response | None:
     return None
 
 
+def _max_tokens(body: Body) -> int:
+    return int(next((body[key] for key in ("max_tokens", "max_completion_tokens") if key in body), 16))
+
+
 def _request(server: FakeServer, body: Body, prompt: Prompt) -> Request:
     stop = body.get("stop") or ()
     structured = body.get("structured_outputs") or {}
@@ -173,7 +177,7 @@ def _request(server: FakeServer, body: Body, prompt: Prompt) -> Request:
     if "grammar" in body:
         choices = [json.loads(word) for word in body["grammar"].removeprefix("root ::= ").split(" | ")]
     sampling = Sampling(
-        max_tokens=body.get("max_tokens", body.get("max_completion_tokens", 16)),
+        max_tokens=_max_tokens(body),
         temperature=body.get("temperature", 1.0),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         seed=body.get("seed"),
@@ -208,7 +212,11 @@ class _Shape:
         return counts | ({"prompt_tokens_details": {"cached_tokens": usage.cached_tokens}} if details else {})
 
 
-async def _whole(shape: _Shape, first: GenerateEvent, events: AsyncIterator[GenerateEvent]) -> Body:
+def _details(server: FakeServer) -> bool:
+    return bool(server.settings.get("prompt_tokens_details", True))
+
+
+async def _whole(server: FakeServer, shape: _Shape, events: AsyncIterator[GenerateEvent]) -> Body:
     texts: list[str] = []
     async for event in events:
         if isinstance(event, Text):
@@ -217,7 +225,7 @@ async def _whole(shape: _Shape, first: GenerateEvent, events: AsyncIterator[Gene
             text = "".join(texts)
             content = {"message": {"role": "assistant", "content": text}} if shape.chat else {"text": text}
             choice = {"index": 0, **content, "finish_reason": event.finish}
-            return {"id": shape.id, "choices": [choice], "usage": shape.usage(event.usage, details=True)}
+            return {"id": shape.id, "choices": [choice], "usage": shape.usage(event.usage, _details(server))}
     raise EngineError(Fault.ENGINE, "stream_broken", "the scripted engine gave no end")
 
 
@@ -227,7 +235,7 @@ async def _streamed(
     options = body.get("stream_options") or {}
     asked = "each" if options.get("continuous_usage_stats") else "last" if options.get("include_usage") else "none"
     where = wire.usage or asked
-    details = bool(server.settings.get("prompt_tokens_details", True))
+    details = _details(server)
     said = Usage()
     texts = 0
     yield json.dumps(shape.chunk({"role": "assistant", "content": ""}))

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from parrot_server.core.cost import estimate_tokens
-from parrot_server.core.model import CostModel, EngineSpec, PieceKind, Prompt, Sampling, Tier
+from parrot_server.core.model import CostModel, EngineSpec, Piece, PieceKind, Prompt, Sampling, Tier
 from parrot_server.engines import messages
 from parrot_server.engines.base import Done, GenerateEvent, Load, Prefill, Request, Text
 from parrot_server.engines.exact import SAMPLE, check_fits, check_same_tokenizer, encode
+from parrot_server.engines.finding import Finding, isolation
 from parrot_server.engines.http import DONE, Body, EngineHTTP, Patience, broken, event_of, json_of
-from parrot_server.engines.openai_flavour import Flavour, flavour_named, probe, sampling_fields
+from parrot_server.engines.openai_flavour import Flavour, findings, flavour_named, probe, sampling_fields
 from parrot_server.engines.openai_stream import StreamedAnswer
 from parrot_server.engines.stops import StopFilter
 from parrot_server.engines.tokens import PromptTokenizer
@@ -171,6 +173,12 @@ class OpenAIEngine:
         """Close all connections; servers stop what they did for them."""
         await self._http.close()
 
+    async def doctor(self) -> tuple[Finding, ...]:
+        """What it can and cannot do, and what would enable more. Sends three tiny prompts. Raises EngineError."""
+        spec = self._up()
+        exact = self._exact_tokenizer() is not None
+        return (*findings(self._flavour, exact), await self._examine_isolation(spec))
+
     def _up(self) -> EngineSpec:
         if self._spec is None:
             raise EngineError(Fault.ENGINE, "engine_gone", f"engine {self.id} was not started")
@@ -181,6 +189,21 @@ class OpenAIEngine:
 
     def _exact_tokenizer(self) -> PromptTokenizer | None:
         return self._tokenizer if self._flavour.takes_ids else None
+
+    async def _examine_isolation(self, spec: EngineSpec) -> Finding:
+        """Whether salts separate tenants: the same prompt is found again under its own salt and under no other."""
+        if not self._flavour.shares_prefixes:
+            return Finding("isolation", None, "nobody knows what it reuses across tenants", "an engine a tenant")
+        text = " ".join(secrets.token_hex(2) for _ in range(100))
+        prompt = Prompt((Piece(PieceKind.CONSTANT, text),), ("examination",), chat=False)
+        mine, others = (f"examination-{secrets.token_hex(8)}" for _ in range(2))
+        cached = []
+        for salt in (mine, mine, others):
+            path, body = await self._body(spec, prompt, Sampling(max_tokens=1), "", salt)
+            answer = StreamedAnswer(self.id, 0)
+            answer.take(json_of(self.id, await self._http.post(path, body, self._patience.first_token_s)))
+            cached.append(answer.total().cached_tokens)
+        return isolation(cached)
 
     async def _check_tokenizer(self, model: str) -> None:
         tokenizer = self._exact_tokenizer()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parrot_server.core.model import Sampling
+from parrot_server.engines.finding import Finding
 from parrot_server.engines.http import Body, EngineHTTP
 from parrot_server.errors import EngineError, SetupError
 
@@ -118,10 +119,9 @@ async def probe(http: EngineHTTP, flavour: Flavour | None) -> Server:
     if flavour.name == "vllm":
         return Server(flavour, models, context_tokens, kv_tokens=await _vllm_kv_tokens(http))
     if flavour.name == "llama.cpp" and isinstance(props := await http.find("/props"), dict):
-        context = (props.get("default_generation_settings") or {}).get("n_ctx")
-        slots = props.get("total_slots")
-        both = isinstance(context, int) and isinstance(slots, int)
-        return Server(flavour, models, context, context * slots if both else None, slots)
+        slot_tokens, slots = (props.get("default_generation_settings") or {}).get("n_ctx"), props.get("total_slots")
+        if isinstance(slot_tokens, int) and isinstance(slots, int):
+            return Server(flavour, models, slot_tokens, slot_tokens * slots, slots)
     return Server(flavour, models, context_tokens)
 
 
@@ -171,6 +171,41 @@ def sampling_fields(flavour: Flavour, sampling: Sampling, chat: bool) -> Body:
         else:
             fields |= {"json_schema": schema} if flavour is LLAMA_CPP else {"structured_outputs": {"json": schema}}
     return fields
+
+
+def findings(flavour: Flavour, exact: bool) -> tuple[Finding, ...]:
+    """What a server of this flavour does for us, and what would bring more.
+
+    Args:
+        flavour: which server.
+        exact: whether prompts go out as token ids.
+    """
+    return (
+        Finding("server", True, f"it is taken for {flavour.name}"),
+        Finding.of(
+            "exact prompts",
+            exact,
+            "prompts go out as token ids",
+            "prompts go out as messages, and a value that holds a control token is refused",
+            "give the folder with the model's tokenizer.json" if flavour.takes_ids else "",
+        ),
+        Finding.of(
+            "prefix cache",
+            flavour.shares_prefixes,
+            "the beginnings of prompts are reused, so they are warmed ahead; it holds them as long as it likes",
+            "it is not known to reuse the beginning of a prompt for another",
+            "",
+        ),
+        Finding.of(
+            "priority",
+            flavour.priority_sign != 0,
+            "calls bear our priority; the server follows it if it was started with --scheduling-policy priority",
+            "the engine's own queue keeps an order of its own; we keep it short",
+            "",
+        ),
+        Finding.of("grammar", flavour.grammars, "JSON schemas and choices are enforced", "none is enforced", ""),
+        Finding.of("load", flavour.metrics, "it says how busy it is", "only what we sent it is known of its load", ""),
+    )
 
 
 def flavour_named(name: str | None) -> Flavour | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from parrot_server.core.model import CostModel, EngineSpec, Prompt, Sampling, Tier
 from parrot_server.engines.base import GenerateEvent, Load, Request
 from parrot_server.engines.exact import SAMPLE, check_fits, check_same_tokenizer, encode
-from parrot_server.engines.finding import Finding
+from parrot_server.engines.finding import Finding, isolation
 from parrot_server.engines.http import Body, EngineHTTP, Patience, broken, json_of
 from parrot_server.engines.openai import OpenAIEngine
 from parrot_server.engines.openai_flavour import SGLANG
@@ -245,12 +245,7 @@ class SGLangEngine:
         ids = [100 + secrets.randbelow(400) for _ in range(64)]
         mine, others = (f"examination-{secrets.token_hex(8)}" for _ in range(2))
         cached = [await self._cached_tokens(ids, salt) for salt in (mine, mine, others)]
-        if cached[1] == 0:
-            return Finding("isolation", None, "a prompt was not found again even under its own salt")
-        if cached[2] > 0:
-            message = "salts do not separate the cache: one tenant can tell what another asked"
-            return Finding("isolation", False, message, "a newer SGLang; or an engine a tenant")
-        return Finding("isolation", True, "what one tenant asked is reused for no other")
+        return isolation(cached)
 
     async def _cached_tokens(self, ids: list[int], salt: str) -> int:
         body: Body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 1, "temperature": 0}, **salted(salt)}

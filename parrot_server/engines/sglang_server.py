@@ -131,63 +131,63 @@ def findings(server: SGLangServer, exact: bool) -> tuple[Finding, ...]:
     first = "lower" if server.priority_sign < 0 else "higher"
     policies = " or ".join(PRIORITY_POLICIES)
     return (
-        _finding(
+        Finding.of(
             "exact prompts",
             exact,
             "prompts go out as token ids",
             "prompts go out as messages, and a value that holds a control token is refused",
             "give the folder with the model's tokenizer.json",
         ),
-        _finding(
+        Finding.of(
             "prefix cache",
             server.prefix_cache,
             "the beginnings of prompts are reused",
             "every prompt is computed from its begin",
             "start it without --disable-radix-cache",
         ),
-        _finding(
+        Finding.of(
             "pin",
             server.session_pins and server.prefix_cache and exact,
             "a prefix stays while its calls wait, and goes with the last of them",
             "a prefix is warmed and touched now and then; a flood of other prompts may still push it out",
             "--enable-session-radix-cache" if exact else "give the folder with the model's tokenizer.json",
         ),
-        _finding(
+        Finding.of(
             "priority",
             server.priority_sign != 0 and server.schedule_policy in PRIORITY_POLICIES,
             f"the engine's own queue follows our order ({first} values first)",
             "the engine's own queue keeps an order of its own; we keep it short",
             f"--schedule-policy {policies}" if server.priority_sign else "--enable-priority-scheduling",
         ),
-        _finding(
+        Finding.of(
             "grammar",
             server.grammars,
             "JSON schemas and choices are enforced",
             "JSON schemas and choices are not enforced",
             "--grammar-backend xgrammar",
         ),
-        _finding(
+        Finding.of(
             "queue times",
             server.queue_times,
             "it says how long a call waited there",
             "how long a call waited there is not known",
             "--enable-metrics",
         ),
-        _finding(
+        Finding.of(
             "load",
             server.load_path.startswith("/v1/loads"),
             "it says how busy it is",
             "it does not say all of how busy it is",
             "a newer SGLang: 0.5.23 has /v1/loads",
         ),
-        _finding(
+        Finding.of(
             "short streams",
             not server.grown_text,
             "each event of a stream bears the new text only",
             "each event of a stream repeats the whole text so far",
             "--incremental-streaming-output",
         ),
-        _finding(
+        Finding.of(
             "seeds",
             server.deterministic,
             "the same seed gives the same text",
@@ -195,7 +195,3 @@ def findings(server: SGLangServer, exact: bool) -> tuple[Finding, ...]:
             "--enable-deterministic-inference",
         ),
     )
-
-
-def _finding(ability: str, can: bool, yes: str, no: str, remedy: str) -> Finding:
-    return Finding(ability, can, yes if can else no, "" if can else remedy)

@@ -306,3 +306,23 @@ async def test_an_error_without_a_call_says_nothing_of_it() -> None:
     with pytest.raises(EngineError, match="not started"):
         await engine.load()
     await engine.close()
+
+
+async def test_the_doctor_says_what_a_server_is_good_for() -> None:
+    async with served("vllm") as (_, engine):
+        found = {finding.ability: finding for finding in await engine.doctor()}
+        assert found["server"].message == "it is taken for vllm"
+        assert "tokenizer.json" in found["exact prompts"].remedy
+        assert found["isolation"].can is True
+        assert "--scheduling-policy priority" in found["priority"].message
+    for settings, inner, expected in (
+        ({}, FakeEngine(salted=False), False),
+        ({"prompt_tokens_details": False}, FakeEngine(), None),
+    ):
+        async with served("vllm", settings=settings, inner=inner) as (_, engine):
+            assert {finding.ability: finding.can for finding in await engine.doctor()}["isolation"] is expected
+    async with served("openai") as (server, engine):
+        found = {finding.ability: finding for finding in await engine.doctor()}
+        assert found["isolation"].can is None
+        assert [ability for ability, finding in found.items() if finding.can] == ["server"]
+        assert server.engine.requests == []

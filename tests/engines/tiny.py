@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from tokenizers.decoders import ByteLevel
 
@@ -17,9 +20,19 @@ CHATML = (
 
 def tiny_tokenizer() -> PromptTokenizer:
     """One token a byte, and three control tokens."""
+    return PromptTokenizer(_tokenizer().to_str(), ChatFormat(CHATML), ["<|im_end|>"])
+
+
+def write_tokenizer(folder: Path) -> None:
+    """The same, as a model's folder holds it."""
+    (folder / "tokenizer.json").write_text(_tokenizer().to_str())
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML, "eos_token": "<|im_end|>"}))
+
+
+def _tokenizer() -> Tokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={character: at for at, character in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = ByteLevel()
     tokenizer.add_special_tokens([AddedToken(text, special=True) for text in CONTROL])
-    return PromptTokenizer(tokenizer.to_str(), ChatFormat(CHATML), ["<|im_end|>"])
+    return tokenizer
