@@ -38,7 +38,7 @@ def chosen_engines(settings: Settings, progress: Progress = lambda what, done: N
         engines.append(LaunchedSGLang("sglang", settings.launch_sglang, tokenizer=tokenizer))
     if settings.engine == "fake":
         engines.append(FakeEngine())
-    elif settings.engine == "embedded" or (settings.engine is None and not engines):
+    if settings.runs_embedded:
         engines.append(_embedded(settings, progress))
     if not engines:
         raise SetupError("no engine: leave PARROT_ENGINE unset for the embedded one, or give the URL of a server")

@@ -34,10 +34,12 @@ LAYERS = {
     "parrot_server.engine_choice": "top",
     "parrot_server.server": "top",
     "parrot_server.cli": "top",
+    "parrot_server.demo": "top",
     "parrot_server.ui": "ui",
 }
 # Modules beside runtime.py that it is made of.
 for module in (
+    "cache_salt",
     "engine_runner",
     "generation",
     "metrics",

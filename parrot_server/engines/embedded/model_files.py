@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from filelock import FileLock
 from platformdirs import user_cache_path
@@ -34,6 +36,7 @@ _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 _FORMAT = 1  # of a prepared folder; another number makes everyone prepare anew
 _POLL_S = 0.2
 _HASH_BYTES = 1 << 20
+_TARGET = re.compile(r"-[0-9a-f]{8}-v\d+$")  # what `_target` puts behind a name
 
 
 def cache_folder() -> Path:
@@ -54,6 +57,20 @@ def prepared_folder(model: str) -> Path | None:
     """
     folder = _target(model)
     return folder if (folder / "openvino_model.xml").is_file() else None
+
+
+class PreparedModel(NamedTuple):
+    """A model that was prepared on this machine: its name, its folder, and how much room it takes."""
+
+    name: str
+    folder: Path
+    bytes: int
+
+
+def prepared_models() -> list[PreparedModel]:
+    """The models in the cache, by name."""
+    folders = sorted(path.parent for path in cache_folder().glob("[!.]*/openvino_model.xml"))
+    return [PreparedModel(_TARGET.sub("", folder.name), folder, _bytes_below(folder)) for folder in folders]
 
 
 def prepare(model: str, progress: Progress = lambda what, done: None) -> Path:

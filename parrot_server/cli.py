@@ -1,5 +1,0 @@
-"""The `parrot` command line."""
-
-
-def main() -> None:
-    """Run the command line."""
