@@ -247,12 +247,15 @@ def failure(engine: str, status: int, text: str, headers: Mapping[str, str]) -> 
     if status in (401, 403):
         message = f"engine {engine} does not accept our API key ({about}): set the key of that engine"
         return EngineError(Fault.ENGINE, "engine_unauthorized", message)
+    if 300 <= status < 400:
+        message = f"engine {engine} answers that it is elsewhere ({about}): give the URL that it redirects to"
+        return EngineError(Fault.ENGINE, "engine_moved", message)
     if OVERFLOW.search(words) and status < 500:
         message = f"the prompt and its answer are longer than the context of engine {engine} ({about})"
         return EngineError(Fault.CALL, "context_overflow", message)
     if NO_MODEL.search(words) and status < 500:
         return EngineError(Fault.CALL, "unknown_model", f"engine {engine} does not serve that model ({about})")
-    if 300 <= status < 500 or (not status and any("invalid" in kind or "BadRequest" in kind for kind in kinds)):
+    if 400 <= status < 500 or (not status and any("invalid" in kind or "BadRequest" in kind for kind in kinds)):
         return EngineError(Fault.CALL, "engine_refused", f"engine {engine} refused the call ({about})")
     return EngineError(Fault.ENGINE, "engine_failed", f"engine {engine} failed ({about or 'an error in its stream'})")
 

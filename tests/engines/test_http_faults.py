@@ -72,7 +72,7 @@ ECHO = f'{{"error": {{"message": "bad: {CANARY}", "type": "some_error", "code": 
         (404, Fault.CALL, "engine_refused"),
         (413, Fault.CALL, "engine_refused"),
         (422, Fault.CALL, "engine_refused"),
-        (307, Fault.CALL, "engine_refused"),
+        (307, Fault.ENGINE, "engine_moved"),
         (401, Fault.ENGINE, "engine_unauthorized"),
         (403, Fault.ENGINE, "engine_unauthorized"),
         (408, Fault.TIMEOUT, "engine_timeout"),
