@@ -23,11 +23,12 @@ from parrot_server.core.events import (
     Warmed,
     WarmFailed,
 )
-from parrot_server.core.fleet import Engine, PinState, Run
+from parrot_server.core.fleet import Engine, PinState
 from parrot_server.core.lifecycle import Lifecycle
 from parrot_server.core.model import ENDED, CallState, Failure, StepKey, Tier, Usage
 from parrot_server.core.prefix import chain_id
 from parrot_server.core.program import Program, Step
+from parrot_server.core.runs import Run
 from parrot_server.core.state import State, Timer
 from parrot_server.errors import Fault
 
@@ -63,13 +64,14 @@ class Attempts:
         if step.state is CallState.SENT:
             self._start(run)
         self._charge(run)
-        run.need_tokens += (event.prompt_tokens - event.cached_tokens) - (run.prompt_tokens - run.cached_tokens)
+        run.own_tokens += event.prompt_tokens - run.prompt_tokens
         run.prompt_tokens, run.cached_tokens, run.prefilled = event.prompt_tokens, event.cached_tokens, True
         step.usage = Usage(event.prompt_tokens, event.cached_tokens)
         assert step.prompt is not None
         engine.saw(step.prompt.prefixes, [piece.tokens for piece in step.prompt.pieces])
-        self._dispatcher.lead_ended(engine, run)
         self._dispatcher.release(step)
+        self._dispatcher.keep_for_others(engine, step)
+        self._dispatcher.lead_ended(engine, run)
 
     def progress(self, event: Progress) -> None:
         """Some running calls have so many tokens now."""
@@ -84,7 +86,6 @@ class Attempts:
             if step.first_token_s is None and output_tokens:
                 step.first_token_s = self._state.now_s
             self._charge(run, output_tokens)
-            run.need_tokens = max(run.need_tokens, run.prompt_tokens - run.cached_tokens + output_tokens)
             self._check_budget(step.program, output_tokens)
 
     def _check_budget(self, program: Program, more_tokens: int) -> None:
@@ -254,11 +255,9 @@ class Attempts:
         engine = self._state.engines.get(event.engine)
         if engine is None:
             return
-        own = engine.totals.slots
-        resident = sum(run.resident_tokens for run in engine.runs.values())
-        resident += sum(pin.tokens for pin in engine.pins.values())
-        engine.foreign_running = max(0, event.running - own)
-        engine.foreign_tokens = max(0, int(event.used_tokens - resident)) if engine.foreign_running else 0
+        engine.foreign_running = max(0, event.running - engine.totals.slots)
+        own_tokens = engine.totals.need_tokens + engine.in_use.tokens
+        engine.foreign_tokens = max(0, event.used_tokens - own_tokens) if engine.foreign_running else 0
         engine.cost = event.cost or engine.cost
 
     # ---- prefixes
@@ -268,13 +267,13 @@ class Attempts:
         engine = self._state.engines.get(event.engine)
         pin = engine.pins.get(event.prefix) if engine else None
         if engine and pin:
-            pin.state, pin.tokens = PinState.HELD, event.tokens or pin.tokens
-            self._dispatcher.arrived(engine, event.prefix)
+            pin.state = PinState.HELD
+            self._dispatcher.held(engine, event.prefix)
 
     def warm_failed(self, event: WarmFailed) -> None:
         """A prefix could not be kept: calls do without."""
         engine = self._state.engines.get(event.engine)
-        if engine and engine.pins.pop(event.prefix, None):
+        if engine and engine.drop_pin(event.prefix):
             engine.unwarmable.add(event.prefix)
             self._dispatcher.arrived(engine, event.prefix)
 
@@ -283,7 +282,7 @@ class Attempts:
         engine = self._state.engines.get(event.engine)
         if engine and event.tier is not Tier.DEVICE:
             engine.forget(event.prefix)
-            if engine.pins.pop(event.prefix, None):
+            if engine.drop_pin(event.prefix):
                 self._dispatcher.arrived(engine, event.prefix)
 
     # ---- shared
@@ -293,7 +292,7 @@ class Attempts:
         found = self._state.runs.get((key, attempt))
         if not found or found[1].aborting:
             return None
-        found[0].touch()
+        found[0].touch(found[1])
         return found
 
     def _charge(self, run: Run, output_tokens: int | None = None) -> None:
@@ -308,8 +307,7 @@ class Attempts:
             run.output_tokens = max(run.output_tokens, output_tokens)
 
     def _remove(self, engine: Engine, run: Run) -> None:
-        del engine.runs[run.step.key, run.attempt]
-        engine.touch()
+        engine.remove(run)
         del self._state.runs[run.step.key, run.attempt]
         self._dispatcher.lead_ended(engine, run)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from parrot_server.core.events import Abort, Dispatch, Keep, Pause, Resume
-from parrot_server.core.fleet import Engine, Pin, PinState, Run
+from parrot_server.core.fleet import Engine, Pin, PinState
 from parrot_server.core.model import CallState, Objective, PieceKind, Prompt, Tier
 from parrot_server.core.placement import Plan, is_held_back, plan
 from parrot_server.core.prefix import build_prompt
 from parrot_server.core.program import Step
 from parrot_server.core.queue import Lane, Pool
+from parrot_server.core.runs import Run
 from parrot_server.core.state import State, Timer
 
 MAX_EVICTIONS = 2  # then a step is left where it is
@@ -82,7 +83,7 @@ class Dispatcher:
             return False  # of those that ran when an engine died, one at a time shows which of them did it
         if candidate.move in ("wait", "warm"):
             assert candidate.shared is not None
-            return self._wait_for(step, engine, *candidate.shared)
+            return self._wait_for(step, engine, candidate.shared)
         batch = state.policy.deduces and step.objective is Objective.BATCH
         if not engine.has_room(candidate.need_tokens, state.settings, batch=batch):
             return False
@@ -106,11 +107,11 @@ class Dispatcher:
             return mine + levels * state.settings.quantum_token_s < others
         return score_of_a + levels < state.queue.score(b)
 
-    def _wait_for(self, step: Step, engine: Engine, prefix: str, tokens: int) -> bool:
+    def _wait_for(self, step: Step, engine: Engine, prefix: str) -> bool:
         """Have a step wait for a prefix; ask for it if nobody brings it yet. No more wait than can run at once."""
         if prefix not in engine.coming:
             assert step.prompt is not None
-            self._keep(engine, prefix, step.prompt.head(prefix), tokens, step)
+            self._keep(engine, step.prompt.head(prefix), step)
         if len(engine.coming[prefix]) >= engine.spec.max_running:
             return False
         self._leave_queue(step)
@@ -128,16 +129,17 @@ class Dispatcher:
         run = Run(
             step=step,
             attempt=step.attempt,
-            need_tokens=chosen.need_tokens,
+            shared=step.prompt if engine.spec.shares_prefixes else None,
+            own_tokens=chosen.own_tokens,
+            expected_tokens=chosen.output_tokens,
             prompt_tokens=chosen.prompt_tokens,
             cached_tokens=chosen.held_tokens,
             last_s=state.now_s,
         )
         if chosen.move == "lead" and chosen.shared is not None:
-            run.leads = chosen.shared[0]
+            run.leads = chosen.shared
             engine.coming[run.leads] = []
-        engine.runs[step.key, step.attempt] = run
-        engine.touch()
+        engine.add(run)
         state.runs[step.key, step.attempt] = (engine, run)
         engine.probing = engine.open_until_s is not None
         state.accounts.dispatched(step)
@@ -191,7 +193,7 @@ class Dispatcher:
         state.move(step, CallState.RUNNING)
         run = engine.runs[step.key, step.attempt]
         run.last_s, run.paused = state.now_s, False
-        engine.touch()
+        engine.touch(run)
         state.accounts.dispatched(step)
         state.actions.append(Resume(step.key, step.attempt, engine.spec.id, self._grant()))
         if state.policy.deduces and step.objective is Objective.EXPEDITE:
@@ -216,14 +218,14 @@ class Dispatcher:
 
     def _pause(self, engine: Engine, run: Run) -> None:
         run.pausing = True
-        engine.touch()
+        engine.touch(run)
         self._state.actions.append(Pause(run.step.key, run.attempt, engine.spec.id))
 
     def _make_room(self, step: Step, engine: Engine) -> None:
         """An expedited step found no room: pause or evict a batch step that scores worse by a level or more."""
         state = self._state
         limit = state.settings.expedited_together
-        if any(run.pausing or run.aborting for run in engine.runs.values()):
+        if engine.totals.leaving:
             return  # room is on its way
         if limit is not None and len(engine.expedited()) >= limit:
             return
@@ -269,14 +271,17 @@ class Dispatcher:
             return
         engine, run = found
         run.aborting = True
-        engine.touch()
+        engine.touch(run)
         self.lead_ended(engine, run)
         self._state.actions.append(Abort(step.key, step.attempt, engine.spec.id))
 
     # ---- prefixes
 
     def prefill_early(self, step: Step) -> None:
-        """Compute the known beginning of a waiting step's prompt while its last parents still run."""
+        """Compute the known beginning of a waiting step's prompt while its last parents still run.
+
+        One that a ready step begins with is computed by that step.
+        """
         state = self._state
         if not state.policy.deduces or step.state is not CallState.WAITING or step.function is None or step.call.each:
             return
@@ -286,26 +291,34 @@ class Dispatcher:
         prompt = build_prompt(step, head_only=True)
         state.prefixes.pin(step, prompt)
         head = _constant_head(prompt, state.settings.warm_tokens)
-        if head is None or any(engine.holds(head[0]) or head[0] in engine.coming for engine in engines):
+        if head is None or state.prefixes.ready(head):
+            return
+        if any(engine.holds(head) or head in engine.coming for engine in engines):
             return
         parents = {parent.engine for parent in step.program.parents(step)}
         engines.sort(key=lambda engine: (engine.spec.id not in parents, engine.slots_used, engine.spec.id))
-        engine = engines[0]
-        pinned = sum(pin.tokens for pin in engine.pins.values())
-        if (
-            engine.spec.can_pin
-            and head[0] not in engine.unwarmable
-            and pinned + head[1] <= state.settings.pinned_share * engine.spec.kv_tokens
-        ):
-            self._keep(engine, head[0], prompt.head(head[0]), head[1], step)
+        if engines[0].can_keep(prompt.head(head), state.settings):
+            self._keep(engines[0], prompt.head(head), step)
 
-    def _keep(self, engine: Engine, prefix: str, prompt: Prompt, tokens: int, step: Step) -> None:
+    def keep_for_others(self, engine: Engine, step: Step) -> None:
+        """A step's prompt is computed: hold the beginning that others will use too, for the cache alone may let it go."""
         state = self._state
+        assert step.prompt is not None
+        if not state.policy.deduces or not engine.spec.can_pin:
+            return
+        prefix = state.prefixes.longest_shared(step.prompt, state.settings.warm_tokens, users=1)
+        if prefix is None or prefix in engine.pins or prefix in engine.coming:
+            return
+        if engine.can_keep(step.prompt.head(prefix), state.settings):
+            self._keep(engine, step.prompt.head(prefix), step)
+
+    def _keep(self, engine: Engine, prompt: Prompt, step: Step) -> None:
+        state, prefix = self._state, prompt.prefixes[-1]
         until_s = state.now_s + state.settings.pin_s
         model = step.call.model or engine.spec.models[0]
         keep = Keep(prefix, engine.spec.id, Tier.DEVICE, until_s, step.program.tenant, model, prompt)
         assert prefix not in engine.coming, f"{prefix} is on its way to {engine.spec.id} already"
-        engine.pins[prefix] = Pin(keep, tokens, PinState.WARMING)
+        engine.pin(prefix, Pin(keep, prompt))
         engine.coming[prefix] = []
         state.actions.append(keep)
         state.set_timer(state.now_s + state.settings.pin_s / 2, Timer.PIN, engine.spec.id, prefix)
@@ -328,10 +341,20 @@ class Dispatcher:
 
     def unpin(self, engine: Engine, prefix: str) -> None:
         """Have an engine let go of a prefix."""
-        del engine.pins[prefix]
+        engine.drop_pin(prefix)
         self._state.actions.append(Keep(prefix, engine.spec.id, Tier.NONE, self._state.now_s))
         if not any(run.leads == prefix for run in engine.runs.values()):
             self.arrived(engine, prefix)
+
+    def held(self, engine: Engine, prefix: str) -> None:
+        """A pin is there. Shorter ones all of whose users begin with it are held by it."""
+        prefixes = self._state.prefixes
+        users = prefixes.pins(prefix)
+        for shorter in engine.pins[prefix].prompt.prefixes[:-1]:
+            other = engine.pins.get(shorter)
+            if other and other.state is PinState.HELD and prefixes.pins(shorter) == users:
+                self.unpin(engine, shorter)
+        self.arrived(engine, prefix)
 
     def arrived(self, engine: Engine, prefix: str) -> None:
         """A prefix is there, or will not come: those that wait for it go on."""
@@ -371,11 +394,11 @@ class Dispatcher:
                 assert places == 1, f"{step.key} is {step.state} and in {places} places"
 
 
-def _constant_head(prompt: Prompt, least_tokens: int) -> tuple[str, int] | None:
+def _constant_head(prompt: Prompt, least_tokens: int) -> str | None:
     """The known beginning of a prompt up to its last piece of text, if it is worth a warm call."""
     tokens, best = 0, None
     for prefix, piece in zip(prompt.prefixes, prompt.pieces, strict=True):
         tokens += piece.tokens
-        if piece.kind is not PieceKind.ROLE:
-            best = (prefix, tokens)
-    return best if best and best[1] >= least_tokens else None
+        if piece.kind is not PieceKind.ROLE and tokens >= least_tokens:
+            best = prefix
+    return best

@@ -6,69 +6,17 @@ An engine's room is free when it says so (Finished, Failed, Aborted, EngineDown)
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from parrot_server.core.cost import step_s
 from parrot_server.core.events import Keep
-from parrot_server.core.model import CostModel, EngineSpec, Objective, StepKey
+from parrot_server.core.kv_use import KvUse
+from parrot_server.core.model import CostModel, EngineSpec, Prompt, StepKey
 from parrot_server.core.program import Step
+from parrot_server.core.runs import Run, Totals
 from parrot_server.core.settings import SchedulerSettings
-
-
-@dataclass(slots=True, eq=False)
-class Run:
-    """One attempt in an engine. `need_tokens` is what was set aside for it beyond what the cache held already."""
-
-    step: Step
-    attempt: int
-    need_tokens: float
-    prompt_tokens: float
-    cached_tokens: float
-    last_s: float  # up to when its service is charged
-    leads: str | None = None  # the shared prefix that its siblings wait for
-    output_tokens: int = 0
-    prefilled: bool = False
-    pausing: bool = False
-    paused: bool = False
-    aborting: bool = False
-
-    @property
-    def resident_tokens(self) -> float:
-        """Tokens that its decode steps read."""
-        return self.prompt_tokens + self.output_tokens
-
-    @property
-    def decodes(self) -> bool:
-        """Whether it takes part in the running batch."""
-        return not (self.aborting or self.pausing or self.paused)
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Sums over an engine's runs. `backlog_tokens` is what is still to be prefilled of calls that it has."""
-
-    slots: int
-    need_tokens: float
-    resident_tokens: float
-    backlog_tokens: float
-    expedited: list[Run]
-    batch: list[Run]
-
-
-def _sum_runs(runs: Iterable[Run]) -> Totals:
-    slots, need, resident, backlog = 0, 0.0, 0.0, 0.0
-    expedited: list[Run] = []
-    batch: list[Run] = []
-    for run in runs:
-        slots += not run.paused
-        need += run.need_tokens
-        if run.decodes:
-            resident += run.resident_tokens
-            backlog += 0.0 if run.prefilled else run.prompt_tokens - run.cached_tokens
-            (expedited if run.step.objective is Objective.EXPEDITE else batch).append(run)
-    return Totals(slots, need, resident, backlog, expedited, batch)
 
 
 class PinState(StrEnum):
@@ -83,8 +31,8 @@ class Pin:
     """A prefix that an engine was asked to keep, and how it was asked."""
 
     keep: Keep
-    tokens: int
-    state: PinState
+    prompt: Prompt
+    state: PinState = PinState.WARMING
 
 
 @dataclass(slots=True, eq=False)
@@ -98,6 +46,8 @@ class Engine:
     cached: OrderedDict[str, int] = field(default_factory=OrderedDict)  # prefix, tokens beyond its parent; oldest first
     cached_tokens: int = 0
     pins: dict[str, Pin] = field(default_factory=dict)
+    pinned: KvUse = field(default_factory=KvUse)
+    in_use: KvUse = field(default_factory=KvUse)  # by pins and by runs
     coming: dict[str, list[Step]] = field(
         default_factory=dict
     )  # prefixes on their way, and the steps that wait for them
@@ -108,17 +58,58 @@ class Engine:
     open_until_s: float | None = None  # the breaker is open
     probing: bool = False
     admits: bool = True  # between the water marks
-    _totals: Totals | None = None
+    _totals: Totals = field(default_factory=Totals)
+    _touched: dict[Run, None] = field(default_factory=dict)
 
-    def touch(self) -> None:
-        """A run came, went or changed: what is summed over them is no longer true."""
-        self._totals = None
+    def pin(self, prefix: str, pin: Pin) -> None:
+        """Note that a prefix was asked for."""
+        assert prefix not in self.pins, f"{self.spec.id} keeps {prefix} already"
+        self.pins[prefix] = pin
+        self.pinned.add(pin.prompt)
+        self.in_use.add(pin.prompt)
+
+    def drop_pin(self, prefix: str) -> bool:
+        """Note that a prefix is pinned no more. False: it was not."""
+        pin = self.pins.pop(prefix, None)
+        if pin is not None:
+            self.pinned.remove(pin.prompt)
+            self.in_use.remove(pin.prompt)
+        return pin is not None
+
+    def can_keep(self, prompt: Prompt, settings: SchedulerSettings) -> bool:
+        """Whether it could pin this beginning of a prompt: it knows how, and pins would not take too much."""
+        if not self.spec.can_pin or prompt.prefixes[-1] in self.unwarmable:
+            return False
+        pinned = self.pinned.tokens + self.pinned.missing_tokens(prompt)
+        return pinned <= settings.pinned_share * self.spec.kv_tokens
+
+    def add(self, run: Run) -> None:
+        """An attempt was sent to it."""
+        self.runs[run.step.key, run.attempt] = run
+        if run.shared:
+            self.in_use.add(run.shared)
+        self.touch(run)
+
+    def remove(self, run: Run) -> None:
+        """An attempt is over."""
+        del self.runs[run.step.key, run.attempt]
+        if run.shared:
+            self.in_use.remove(run.shared)
+        self.touch(run)
+
+    def touch(self, run: Run) -> None:
+        """A run came, went or changed, or is about to: it is counted anew when the sums are asked for."""
+        self._touched[run] = None
 
     @property
     def totals(self) -> Totals:
-        """Sums over its runs, made at most once an event."""
-        if self._totals is None:
-            self._totals = _sum_runs(self.runs.values())
+        """Sums over its runs."""
+        while self._touched:
+            run, _ = self._touched.popitem()
+            if (run.step.key, run.attempt) in self.runs:
+                self._totals.count(run)
+            else:
+                self._totals.discount(run)
         return self._totals
 
     @property
@@ -132,10 +123,9 @@ class Engine:
         return self.totals.slots > 0 and self.slots_used >= self.spec.max_running
 
     @property
-    def reserved_tokens(self) -> float:
+    def reserved_tokens(self) -> int:
         """KV that is spoken for."""
-        pinned = sum(pin.tokens for pin in self.pins.values())
-        return self.totals.need_tokens + pinned + self.foreign_tokens
+        return self.totals.need_tokens + self.in_use.tokens + self.foreign_tokens
 
     def usable(self, now_s: float) -> bool:
         """Whether calls may be sent to it: it is up and its breaker lets them through."""
@@ -145,7 +135,7 @@ class Engine:
             return True
         return now_s >= self.open_until_s and not self.probing
 
-    def has_room(self, need_tokens: float, settings: SchedulerSettings, *, batch: bool) -> bool:
+    def has_room(self, need_tokens: int, settings: SchedulerSettings, *, batch: bool) -> bool:
         """Whether a call that needs so many tokens can be admitted; an empty engine takes any."""
         if not self.runs:
             return True
@@ -159,15 +149,15 @@ class Engine:
             self.admits = False
         return fits and (self.admits or not batch)
 
-    def expedited(self) -> list[Run]:
+    def expedited(self) -> Collection[Run]:
         """Expedited calls in the running batch."""
         return self.totals.expedited
 
-    def batch(self) -> list[Run]:
+    def batch(self) -> Collection[Run]:
         """Batch calls in the running batch."""
         return self.totals.batch
 
-    def corunner_budget_s(self, expedited: list[Run], settings: SchedulerSettings) -> float:
+    def corunner_budget_s(self, expedited: Collection[Run], settings: SchedulerSettings) -> float:
         """By how much batch calls may stretch a step of these expedited ones."""
         alone = step_s(self.cost, len(expedited), sum(run.resident_tokens for run in expedited))
         return (settings.corunner_slowdown - 1) * alone
@@ -203,10 +193,11 @@ class Engine:
         """It is gone, and all that was in it."""
         self.up = False
         self.runs.clear()
-        self.touch()
+        self._totals, self._touched = Totals(), {}
         self.cached.clear()
         self.cached_tokens = 0
         self.pins.clear()
+        self.pinned, self.in_use = KvUse(), KvUse()
         self.coming.clear()
         self.unwarmable.clear()
         self.probing = False
@@ -227,7 +218,11 @@ class Engine:
 
     def validate(self) -> None:
         """State every invariant of one engine. Raises AssertionError."""
-        assert self._totals is None or self._totals == _sum_runs(self.runs.values()), f"{self.spec.id}: stale sums"
+        assert self.totals == Totals.of(self.runs.values()), f"{self.spec.id}: stale sums"
+        pinned = [pin.prompt for pin in self.pins.values()]
+        self.pinned.validate(pinned)
+        running = [run.shared for run in self.runs.values() if run.shared]
+        self.in_use.validate([*pinned, *running])
         assert self.up or not self.runs, f"{self.spec.id} is down and runs calls"
         assert sum(self.cached.values()) == self.cached_tokens, f"{self.spec.id}: cache size"
         for (key, attempt), run in self.runs.items():

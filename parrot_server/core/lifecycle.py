@@ -13,7 +13,7 @@ from parrot_server.core.cost import estimate_tokens
 from parrot_server.core.dispatch import Dispatcher
 from parrot_server.core.events import CallsAdded, CriteriaSet, Forget, ProgramEnded, Resolve, Submitted
 from parrot_server.core.fairness import finish_path, inherit
-from parrot_server.core.model import ENDED, IN_ENGINE, CallState, Failure, Objective, Op, StepKey, Value
+from parrot_server.core.model import ENDED, IN_ENGINE, CallState, Failure, Objective, Op, PieceKind, StepKey, Value
 from parrot_server.core.prefix import build_prompt
 from parrot_server.core.program import Function, Program, Step, Variable
 from parrot_server.core.state import State, Timer
@@ -99,8 +99,9 @@ class Lifecycle:
     def _repriced(self, step: Step) -> None:
         """A step's objective or path has changed: its place in the queue or in its engine's batch does too."""
         self._state.queue.repush(step)
-        if step.engine is not None:
-            self._state.engines[step.engine].touch()
+        found = self._state.runs.get((step.key, step.attempt))
+        if found:
+            found[0].touch(found[1])
 
     def change(self, program: Program, event: CriteriaSet) -> None:
         """What the user wants has changed."""
@@ -134,6 +135,10 @@ class Lifecycle:
             self._transform(step)
         else:
             step.prompt = build_prompt(step)
+            if not any(piece.text.strip() for piece in step.prompt.pieces if piece.kind is not PieceKind.ROLE):
+                message = f"call {step.call.id!r}: all that its prompt holds is white space"
+                self.end_step(step, CallState.FAILED, Failure("empty_prompt", message, step.call.id))
+                return
             inherit(step)
             state.prefixes.pin(step, step.prompt)
             state.move(step, CallState.READY)

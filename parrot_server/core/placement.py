@@ -9,79 +9,90 @@ prefix cache counts only what is computed already.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from parrot_server.core.cost import prefill_s, step_s
-from parrot_server.core.fleet import Engine, PinState, Run
+from parrot_server.core.fleet import Engine
 from parrot_server.core.model import Objective, Prompt
 from parrot_server.core.predict import Predictor
 from parrot_server.core.prefix import PrefixTable
 from parrot_server.core.program import Step
+from parrot_server.core.runs import Run
 from parrot_server.core.settings import SchedulerSettings
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What sending a step to an engine would mean. `shared` is the prefix that others will use too, with its tokens."""
+    """What sending a step to an engine would mean.
+
+    `held_tokens` of its prompt are there already; `need_tokens` is the room that it takes, of which `own_tokens` (of its prompt) and
+    `output_tokens` are its alone. `shared` is the prefix that others will use too.
+    """
 
     engine: Engine
-    prompt_tokens: float
-    held_tokens: float
-    need_tokens: float
+    prompt_tokens: int
+    held_tokens: int
+    own_tokens: int
+    output_tokens: int
+    need_tokens: int
     expected_s: float
-    shared: tuple[str, int] | None
+    shared: str | None
     move: Literal["send", "lead", "warm", "wait"]
 
 
-def held_tokens(engine: Engine, prompt: Prompt) -> float:
+def held_tokens(engine: Engine, prompt: Prompt) -> int:
     """How much of a prompt's beginning an engine holds, in tokens."""
-    total, held = 0.0, 0.0
-    for prefix, piece in zip(prompt.prefixes, prompt.pieces, strict=True):
-        total += piece.tokens
-        if engine.holds(prefix):
-            held = total
-    return held if engine.spec.shares_prefixes or engine.spec.can_pin else 0.0
+    for end in range(len(prompt.prefixes), 0, -1):
+        if engine.holds(prompt.prefixes[end - 1]):
+            return sum(piece.tokens for piece in prompt.pieces[:end])
+    return 0
 
 
 def plan(step: Step, engine: Engine, predictor: Predictor, prefixes: PrefixTable, settings: SchedulerSettings) -> Plan:
     """Work out what sending a step to an engine would mean."""
-    assert step.prompt is not None, f"{step.key} has no prompt"
-    prompt_tokens = predictor.prompt_tokens(step)
-    held = held_tokens(engine, step.prompt)
-    output_tokens = predictor.output_tokens(step)
-    shared = prefixes.longest_shared(step.prompt, settings.warm_tokens)
-    if shared and not engine.holds(shared[0]):
-        soon = shared[0] in engine.pins or shared[0] in engine.coming
-        future = max(held, shared[1]) if soon else held
-    else:
-        future = held
+    prompt = step.prompt
+    assert prompt is not None, f"{step.key} has no prompt"
+    prompt_tokens = sum(piece.tokens for piece in prompt.pieces)
+    output_tokens = math.ceil(predictor.output_tokens(step))
+    held = held_tokens(engine, prompt)
+    shared = prefixes.longest_shared(prompt, settings.warm_tokens)
+    future = held
+    if shared and (shared in engine.pins or shared in engine.coming):
+        future = max(held, sum(piece.tokens for piece in prompt.head(shared).pieces))
     totals = engine.totals
     running = len(totals.expedited) + len(totals.batch)
     expected_s = prefill_s(engine.cost, prompt_tokens - future + totals.backlog_tokens)
     expected_s += output_tokens * step_s(engine.cost, running + 1, totals.resident_tokens + prompt_tokens)
-    need = prompt_tokens - held + output_tokens
-    return Plan(engine, prompt_tokens, held, need, expected_s, shared, _move(step, engine, shared, settings))
+    own = 0 if engine.spec.shares_prefixes else prompt_tokens - held
+    added = engine.in_use.missing_tokens(prompt) if engine.spec.shares_prefixes else own
+    return Plan(
+        engine,
+        prompt_tokens,
+        held,
+        own,
+        output_tokens,
+        added + output_tokens,
+        expected_s,
+        shared,
+        _move(prompt, engine, shared, prefixes, settings),
+    )
 
 
 def _move(
-    step: Step, engine: Engine, shared: tuple[str, int] | None, settings: SchedulerSettings
+    prompt: Prompt, engine: Engine, shared: str | None, prefixes: PrefixTable, settings: SchedulerSettings
 ) -> Literal["send", "lead", "warm", "wait"]:
     if shared is None:
         return "send"
-    prefix, tokens = shared
-    pin = engine.pins.get(prefix)
-    if pin is not None:
-        return "send" if pin.state is PinState.HELD else "wait"
-    if prefix in engine.coming:
+    if shared in engine.coming and not engine.holds(shared):
         return "wait"
-    if engine.spec.can_pin and prefix not in engine.unwarmable:
-        pinned = sum(other.tokens for other in engine.pins.values())
-        if pinned + tokens <= settings.pinned_share * engine.spec.kv_tokens:
-            return "warm"
-    if engine.holds(prefix) or not engine.spec.shares_prefixes:
+    if shared in engine.pins:
         return "send"
-    return "lead"
+    shares = engine.spec.shares_prefixes
+    if not (shares and prefixes.ready(shared) <= 1) and engine.can_keep(prompt.head(shared), settings):
+        return "warm"
+    return "lead" if shares and not engine.holds(shared) else "send"
 
 
 def is_held_back(step: Step, engine: Engine, better: list[Run], now_s: float, settings: SchedulerSettings) -> bool:

@@ -21,11 +21,8 @@ from parrot_server.core.program import Function, Program, Step
 
 def chain_id(parent: str, kind: str, text: str) -> str:
     """The identity of a prefix: SHA-256 over the parent's identity and the piece, each framed by its length."""
-    digest = hashlib.sha256()
-    for field in (parent.encode(), kind.encode(), text.encode("utf-8", "surrogatepass")):
-        digest.update(len(field).to_bytes(8, "big"))
-        digest.update(field)
-    return digest.hexdigest()
+    data = text.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(b"%b %b %d:%b" % (parent.encode(), kind.encode(), len(data), data)).hexdigest()
 
 
 _known_chain_id = lru_cache(maxsize=1024)(chain_id)  # the constant heads of functions come again with each call
@@ -107,13 +104,12 @@ def _value_pieces(value: Value, join: str) -> Iterable[Piece]:
         yield Piece(PieceKind.VALUE, item, estimate_tokens(item))
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class Prefix:
-    """One prefix that calls will use. `tokens` is its whole length, `pins` how many calls not yet scheduled begin with it."""
+    """One prefix that calls will use. `pins`: how many calls not yet scheduled begin with it; `ready`: how many of them could run now."""
 
-    id: str
-    tokens: int
     pins: int = 0
+    ready: int = 0
 
 
 class PrefixTable:
@@ -124,27 +120,28 @@ class PrefixTable:
 
     def pin(self, step: Step, prompt: Prompt) -> None:
         """Count a step as a user of every prefix of its prompt; replaces what it counted for before."""
-        before = step.pinned
-        tokens = 0
-        for identity, piece in zip(prompt.prefixes, prompt.pieces, strict=True):
-            tokens += piece.tokens
+        before, was_ready = step.pinned, step.pins_ready
+        ready = prompt is step.prompt
+        for identity in prompt.prefixes:
             prefix = self._prefixes.get(identity)
             if prefix is None:
-                prefix = self._prefixes[identity] = Prefix(identity, tokens)
+                prefix = self._prefixes[identity] = Prefix()
             prefix.pins += 1
-        step.pinned = prompt.prefixes
-        self._release(before)
+            prefix.ready += ready
+        step.pinned, step.pins_ready = prompt.prefixes, ready
+        self._release(before, was_ready)
 
     def unpin(self, step: Step) -> list[str]:
         """Stop counting a step. Returns the prefixes that nobody will use any more."""
         before, step.pinned = step.pinned, ()
-        return self._release(before)
+        return self._release(before, step.pins_ready)
 
-    def _release(self, identities: Iterable[str]) -> list[str]:
+    def _release(self, identities: Iterable[str], ready: bool) -> list[str]:
         gone = []
         for identity in identities:
             prefix = self._prefixes[identity]
             prefix.pins -= 1
+            prefix.ready -= ready
             if prefix.pins == 0:
                 del self._prefixes[identity]
                 gone.append(identity)
@@ -155,21 +152,29 @@ class PrefixTable:
         prefix = self._prefixes.get(identity)
         return prefix.pins if prefix else 0
 
-    def longest_shared(self, prompt: Prompt, least_tokens: int) -> tuple[str, int] | None:
-        """The longest prefix of a prompt that other calls will use too, with its length, if it is worth a warm call."""
+    def ready(self, identity: str) -> int:
+        """How many calls that will use a prefix could run now."""
+        prefix = self._prefixes.get(identity)
+        return prefix.ready if prefix else 0
+
+    def longest_shared(self, prompt: Prompt, least_tokens: int, users: int = 2) -> str | None:
+        """The longest prefix of a prompt that so many calls will use, if it is worth a warm call."""
         tokens, best = 0, None
         for identity, piece in zip(prompt.prefixes, prompt.pieces, strict=True):
-            tokens += piece.tokens
-            if self.pins(identity) < 2:
+            prefix = self._prefixes.get(identity)
+            if prefix is None or prefix.pins < users:
                 break
+            tokens += piece.tokens
             if tokens >= least_tokens and piece.kind is not PieceKind.ROLE:
-                best = (identity, tokens)
+                best = identity
         return best
 
     def validate(self, open_steps: Iterable[Step]) -> None:
         """Recount all pins. Raises AssertionError."""
-        counts: dict[str, int] = {}
+        counts: dict[str, Prefix] = {}
         for step in open_steps:
             for identity in step.pinned:
-                counts[identity] = counts.get(identity, 0) + 1
-        assert counts == {p.id: p.pins for p in self._prefixes.values()}, "pins do not match the calls that hold them"
+                prefix = counts.setdefault(identity, Prefix())
+                prefix.pins += 1
+                prefix.ready += step.pins_ready
+        assert counts == self._prefixes, "pins do not match the calls that hold them"

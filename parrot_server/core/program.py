@@ -103,6 +103,7 @@ class Step:
     # where it is
     prompt: Prompt | None = None
     pinned: tuple[str, ...] = ()  # prefixes on which it counts as a pin
+    pins_ready: bool = False  # and counts there as one that could run now
     engine: str | None = None
     failure: Failure | None = None
     usage: Usage = Usage()

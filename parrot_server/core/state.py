@@ -9,13 +9,14 @@ from enum import StrEnum
 
 from parrot_server.core.events import Action, CallChanged
 from parrot_server.core.fairness import Accounts
-from parrot_server.core.fleet import Engine, Run
+from parrot_server.core.fleet import Engine
 from parrot_server.core.model import CallState, CostModel, StepKey
 from parrot_server.core.policy import policy_named
 from parrot_server.core.predict import Predictor
 from parrot_server.core.prefix import PrefixTable
 from parrot_server.core.program import Function, Program, Step
 from parrot_server.core.queue import ReadyQueue
+from parrot_server.core.runs import Run
 from parrot_server.core.settings import SchedulerSettings
 
 
@@ -66,8 +67,6 @@ class State:
     def move(self, step: Step, state: CallState) -> None:
         """Bring a step to another state and say so."""
         step.move(state)
-        if step.engine is not None:
-            self.engines[step.engine].touch()
         self.actions.append(CallChanged(step.key, state, step.attempt))
 
     def cost(self) -> CostModel:

@@ -64,6 +64,7 @@ class RooflineEngine:
         self._now: Iteration | None = None
         self._plan = 0  # tells the end that is awaited from earlier plans
         self._kicked = False
+        self._answered = False
         self._told_s = 0.0
         self._seq = 0
 
@@ -215,8 +216,12 @@ class RooflineEngine:
         if self._simulation.now_s - self._told_s >= self._progress_s:
             self._tell()
         self._now = None
-        self._obey()
-        self._begin()
+        if self._answered:  # what comes of it counts for the next iteration
+            self._answered = False
+            self._interrupt()
+        else:
+            self._obey()
+            self._begin()
 
     # ---- prompts
 
@@ -301,6 +306,7 @@ class RooflineEngine:
         self.kv.used_tokens += written
         self.totals.output_tokens += written
         while call := self._batch.stopped():
+            self._answered = True
             if call.done_tokens < call.answer.tokens:
                 self._paused(call)
             else:

@@ -66,7 +66,10 @@ class World:
     ) -> None:
         """Have a program come at its time; `then` is called when it has ended, `declares` overrides the setup."""
         declares = self.setup.declares if declares is None else declares
-        self.simulation.at(max(shape.at_s, self.simulation.now_s), lambda: self._begin(shape, then, declares))
+        if shape.at_s <= self.simulation.now_s:
+            self._begin(shape, then, declares)
+        else:
+            self.simulation.at(shape.at_s, lambda: self._begin(shape, then, declares))
 
     def run(self) -> None:
         """Run until all programs have ended, or the simulation is stopped. The engine comes up behind what comes first."""

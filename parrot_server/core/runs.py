@@ -1,0 +1,113 @@
+"""The attempts that are in an engine, and what they come to together: slots, KV, the running batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from parrot_server.core.model import Objective, Prompt
+from parrot_server.core.program import Step
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One attempt in an engine.
+
+    `shared` is its prompt where the engine shares prompts' beginnings (what they take is counted together); `own_tokens` is what it
+    takes of its prompt by itself, `expected_tokens` what is set aside for its answer.
+    """
+
+    step: Step
+    attempt: int
+    shared: Prompt | None
+    own_tokens: int
+    expected_tokens: int
+    prompt_tokens: int
+    cached_tokens: int
+    last_s: float  # up to when its service is charged
+    leads: str | None = None  # the shared prefix that its siblings wait for
+    output_tokens: int = 0
+    prefilled: bool = False
+    pausing: bool = False
+    paused: bool = False
+    aborting: bool = False
+
+    @property
+    def need_tokens(self) -> int:
+        """KV that is set aside for it alone."""
+        return self.own_tokens + max(self.expected_tokens, self.output_tokens)
+
+    @property
+    def resident_tokens(self) -> int:
+        """Tokens that its decode steps read."""
+        return self.prompt_tokens + self.output_tokens
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it takes part in the running batch."""
+        return not (self.aborting or self.pausing or self.paused)
+
+    @property
+    def backlog_tokens(self) -> int:
+        """What is still to be prefilled of it."""
+        return 0 if self.prefilled else self.prompt_tokens - self.cached_tokens
+
+
+_Share = tuple[bool, int, bool, int, int, Objective | None]
+
+
+def _share(run: Run) -> _Share:
+    """What a run adds to the sums."""
+    leaves = run.pausing or run.aborting
+    if not run.decodes:
+        return (not run.paused, run.need_tokens, leaves, 0, 0, None)
+    return (True, run.need_tokens, leaves, run.resident_tokens, run.backlog_tokens, run.step.objective)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over an engine's runs. `leaving`: those that were asked to pause or to go."""
+
+    slots: int = 0
+    need_tokens: int = 0
+    leaving: int = 0
+    resident_tokens: int = 0
+    backlog_tokens: int = 0
+    expedited: dict[Run, None] = field(default_factory=dict)
+    batch: dict[Run, None] = field(default_factory=dict)
+    _shares: dict[Run, _Share] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, runs: Iterable[Run]) -> Totals:
+        """The sums over these runs."""
+        totals = cls()
+        for run in runs:
+            totals.count(run)
+        return totals
+
+    def count(self, run: Run) -> None:
+        """Count a run as it is now."""
+        share = self._shares.get(run)
+        now = _share(run)
+        if share != now:
+            self.discount(run)
+            self._shares[run] = now
+            self._add(now, 1)
+            if run.decodes:
+                (self.expedited if run.step.objective is Objective.EXPEDITE else self.batch)[run] = None
+
+    def discount(self, run: Run) -> None:
+        """Count a run no more."""
+        share = self._shares.pop(run, None)
+        if share is not None:
+            self._add(share, -1)
+            self.expedited.pop(run, None)
+            self.batch.pop(run, None)
+
+    def _add(self, share: _Share, sign: int) -> None:
+        slot, need_tokens, leaves, resident_tokens, backlog_tokens, _ = share
+        self.slots += sign * slot
+        self.need_tokens += sign * need_tokens
+        self.leaving += sign * leaves
+        self.resident_tokens += sign * resident_tokens
+        self.backlog_tokens += sign * backlog_tokens
