@@ -107,9 +107,10 @@ class EmbeddedEngine:
         ended = False
         try:
             await self._send(Keep(rid, prefix, prompt, salt, tier, hold_s))
-            report = await _next(reports)
+            while (tokens := (await _next(reports)).kept) is None:
+                pass  # it was taken, or is partly there
             ended = True
-            return report.kept or 0
+            return tokens
         except EngineError:
             ended = True
             raise

@@ -17,7 +17,9 @@ from parrot_server.errors import SetupError
 
 _ALIGNMENT_BYTES = 64
 
-HostBlocks = list[NDArray[Any]]
+Layer = NDArray[np.uint8]
+"""The KV of one layer and side as bytes, [blocks, bytes of a block]."""
+HostBlocks = list[Layer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,13 @@ class PagedModel:
 
     def __init__(self, folder: Path, threads: int | None, exact: bool) -> None:
         self._openvino = import_openvino()
-        properties: dict[str, object] = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
+        # Keys are quantised a token at a time, not a channel at a time over a block: then a token's KV depends on nothing
+        # that comes after it, and a block that another call goes on writing can be shared up to any token.
+        properties: dict[str, object] = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": 1,
+            "KEY_CACHE_QUANT_MODE": "BY_TOKEN",
+        }
         if threads is not None:
             properties["INFERENCE_NUM_THREADS"] = threads
         if exact:
@@ -55,18 +63,20 @@ class PagedModel:
             raise SetupError(f"the model in {folder} cannot be run: {str(error).strip().splitlines()[0]}") from None
         self._request = compiled.create_infer_request()
         self._ports = [port for port in compiled.inputs if "_cache" in port.any_name]
-        self._layers: list[NDArray[Any]] = []
+        self._layers: list[Layer] = []
         self.vocabulary = compiled.outputs[0].partial_shape[-1].get_length()
         self.blocks = 0
         self.block_bytes = sum(int(np.prod(self._block_shape(p))) * p.element_type.size for p in self._ports)
 
     def allocate(self, blocks: int) -> None:
         """Set the KV memory up, all zeros, in pages that are not touched before they are used."""
+        openvino = self._openvino
         self.blocks = blocks
         for port in self._ports:
             shape = (blocks, *self._block_shape(port))
-            layer = _aligned_zeros(shape, port.element_type.to_dtype())
-            self._request.set_tensor(port.any_name, self._openvino.Tensor(layer, shared_memory=True))
+            layer = _aligned_zeros(blocks, int(np.prod(shape[1:])) * port.element_type.size)
+            tensor = openvino.Tensor(layer, openvino.Shape(shape), port.element_type)
+            self._request.set_tensor(port.any_name, tensor)
             self._layers.append(layer)
 
     def step(self, rows: Sequence[Row]) -> NDArray[np.float32]:
@@ -162,13 +172,11 @@ class PagedModel:
 _ZERO = np.zeros(1, np.int32)
 
 
-def _aligned_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+def _aligned_zeros(blocks: int, block_bytes: int) -> Layer:
     """Zeros that begin at a cache line. The pages come from the system when they are first written."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.zeros(size + _ALIGNMENT_BYTES, np.uint8)
+    raw = np.zeros(blocks * block_bytes + _ALIGNMENT_BYTES, np.uint8)
     begin = -raw.ctypes.data % _ALIGNMENT_BYTES
-    zeros: NDArray[Any] = raw[begin : begin + size].view(dtype).reshape(shape)
-    return zeros
+    return raw[begin : begin + blocks * block_bytes].reshape(blocks, block_bytes)
 
 
 def row_of(ids: Ids, past_tokens: int, table: Blocks, sampled: bool) -> Row:
