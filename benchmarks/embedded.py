@@ -21,7 +21,7 @@ from parrot_server.engines.embedded.messages import Reports, from_child
 from parrot_server.engines.embedded.model_files import DEFAULT_MODEL, prepare
 from parrot_server.engines.embedded.paged_model import PagedModel, row_of
 from parrot_server.engines.embedded.sequence import Generation
-from parrot_server.engines.embedded.settings import Settings
+from parrot_server.engines.embedded.settings import BLOCK_TOKENS, Settings
 from parrot_server.engines.tokens import PromptTokenizer, PromptTokens
 
 ALTERNATIONS = 7
@@ -30,7 +30,7 @@ PROMPT_TOKENS = 128
 SHARED_TOKENS = 1_500
 OWN_TOKENS = 50
 CALLS = 16
-BLOCK_TOKENS = 32
+
 
 
 @dataclass(frozen=True)

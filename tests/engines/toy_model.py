@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parrot_server.engines.embedded.block_pool import BLOCK_TOKENS, Blocks
+from parrot_server.engines.embedded.block_pool import Blocks
 from parrot_server.engines.embedded.paged_model import HostBlocks, Row
+from parrot_server.engines.embedded.settings import BLOCK_TOKENS
 
 VOCABULARY = 50
 

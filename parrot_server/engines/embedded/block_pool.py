@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK_TOKENS = 32
+from parrot_server.engines.embedded.settings import BLOCK_TOKENS
 
 Blocks = NDArray[np.int32]
 

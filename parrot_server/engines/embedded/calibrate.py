@@ -9,8 +9,8 @@ from statistics import median
 import numpy as np
 
 from parrot_server.core.model import CostModel
-from parrot_server.engines.embedded.block_pool import BLOCK_TOKENS
 from parrot_server.engines.embedded.paged_model import PagedModel, row_of
+from parrot_server.engines.embedded.settings import BLOCK_TOKENS
 
 _PROMPT_TOKENS = 256
 _BATCH = 8

@@ -82,6 +82,7 @@ class Child:
                 self._report()
                 if not self._loop.busy:
                     break
+                self._cache.expire(time.monotonic())
                 self._loop.step()
 
     def _report(self) -> None:

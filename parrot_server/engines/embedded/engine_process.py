@@ -81,7 +81,10 @@ class EngineProcess:
             if isinstance(message, NotReady):
                 raise SetupError(message.message)
             if not isinstance(message, Ready):
-                raise await life._ended()
+                await life._tasks[0]  # its last words
+                said = f"; it said: {life._said[-1]}" if life._said else ""
+                ended = await life._ended()
+                raise EngineError(ended.fault, ended.type, f"{ended.message} while it loaded the model{said}")
         except BaseException:
             await life.close()
             raise

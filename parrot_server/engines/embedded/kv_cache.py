@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parrot_server.engines.embedded.block_pool import BLOCK_TOKENS, BlockPool, Blocks, blocks_for
+from parrot_server.engines.embedded.block_pool import BlockPool, Blocks, blocks_for
 from parrot_server.engines.embedded.host_store import HostStore, PrefixKey, Saved, begins_with
 from parrot_server.engines.embedded.paged_model import PagedModel
 from parrot_server.engines.embedded.prefix_tree import Ids, Node, PrefixTree
 from parrot_server.engines.embedded.sequence import Seat, Sequence
+from parrot_server.engines.embedded.settings import BLOCK_TOKENS
 
 
 @dataclass(frozen=True, slots=True)

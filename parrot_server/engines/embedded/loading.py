@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from parrot_server.core.model import EngineSpec
-from parrot_server.engines.embedded.block_pool import BLOCK_TOKENS
 from parrot_server.engines.embedded.calibrate import measure
 from parrot_server.engines.embedded.grammar import Grammars
 from parrot_server.engines.embedded.intake import Intake
 from parrot_server.engines.embedded.kv_cache import KvCache
 from parrot_server.engines.embedded.memory import available_bytes
 from parrot_server.engines.embedded.paged_model import PagedModel
-from parrot_server.engines.embedded.settings import Settings
+from parrot_server.engines.embedded.settings import BLOCK_TOKENS, Settings
 from parrot_server.engines.embedded.step_loop import StepLoop
 from parrot_server.engines.tokens import PromptTokenizer
 from parrot_server.errors import SetupError

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parrot_server.engines.embedded.block_pool import BLOCK_TOKENS, Blocks, blocks_for
+from parrot_server.engines.embedded.block_pool import Blocks, blocks_for
 from parrot_server.engines.embedded.openvino_runtime import import_openvino
 from parrot_server.engines.embedded.prefix_tree import Ids
+from parrot_server.engines.embedded.settings import BLOCK_TOKENS
 from parrot_server.errors import SetupError
 
 _ALIGNMENT_BYTES = 64

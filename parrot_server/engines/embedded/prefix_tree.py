@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from parrot_server.engines.embedded.block_pool import BLOCK_TOKENS, BlockPool
+from parrot_server.engines.embedded.block_pool import BlockPool
+from parrot_server.engines.embedded.settings import BLOCK_TOKENS
 
 _EVICT_AT_ONCE = 16
 _TOKEN_BYTES = 4

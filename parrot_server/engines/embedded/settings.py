@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+BLOCK_TOKENS = 32
+"""How many tokens' KV makes a block: what OpenVINO's CPU kernels are laid out for."""
+
 Mode = Literal["fast", "exact"]
 
 
@@ -12,10 +15,11 @@ Mode = Literal["fast", "exact"]
 class Settings:
     """How the engine process runs a model. None leaves a choice to the machine.
 
-    `fast` computes in what the processor does best (bf16 where it can) and keeps KV in 8 bits: near-ties between tokens may
-    fall either way with the batch. `exact` computes in float32 and keeps KV in float16: a prompt's KV is the same bit for
-    bit whether its beginning was shared, computed in chunks, or offloaded and brought back, so a greedy call that runs
-    alone always gives the same text. Neither promises the same text beside other calls.
+    `fast` computes in what the processor does best (bf16 where it can) and keeps KV in 8 bits; `exact` computes in float32
+    and keeps KV in float16. In both a prompt's KV is the same bit for bit whether its beginning was shared, computed in
+    chunks, or offloaded and brought back, so that a greedy or seeded call that runs alone always gives the same text; in
+    `fast` that holds on processors whose kernels keep to it, as those with AVX-512 do. Neither promises the same text
+    beside other calls: the batch's size decides how sums are grouped.
 
     Args:
         folder: the prepared model.
@@ -28,6 +32,9 @@ class Settings:
         idle_chunk_tokens: the same in a step without decodes; it bounds how long an abort waits.
         max_running: calls in one batch.
         reuse: whether computed blocks are kept for other calls that begin alike.
+
+    Raises:
+        ValueError: one of them is out of its range.
     """
 
     folder: str
@@ -41,3 +48,20 @@ class Settings:
     max_running: int = 32
     mode: Mode = "fast"
     reuse: bool = True
+
+    def __post_init__(self) -> None:
+        least = {
+            "threads": 1,
+            "context_tokens": 2,
+            "kv_tokens": BLOCK_TOKENS,
+            "host_tokens": 0,
+            "chunk_tokens": BLOCK_TOKENS,
+            "idle_chunk_tokens": BLOCK_TOKENS,
+            "max_running": 1,
+        }
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                raise ValueError(f"{name} is {value}; it must be at least {bound}")
+        if self.mode not in ("fast", "exact"):
+            raise ValueError(f"mode is {self.mode!r}; it must be 'fast' or 'exact'")

@@ -18,14 +18,13 @@ import numpy as np
 
 from parrot_server.core.model import Usage
 from parrot_server.engines.base import Done
-from parrot_server.engines.embedded.block_pool import BLOCK_TOKENS
 from parrot_server.engines.embedded.kv_cache import KvCache
 from parrot_server.engines.embedded.messages import Failure, Report
 from parrot_server.engines.embedded.paged_model import PagedModel, Row, row_of
 from parrot_server.engines.embedded.prefix_tree import Node
 from parrot_server.engines.embedded.sampling import Floats, choose
 from parrot_server.engines.embedded.sequence import Generation, Sequence
-from parrot_server.engines.embedded.settings import Settings
+from parrot_server.engines.embedded.settings import BLOCK_TOKENS, Settings
 from parrot_server.errors import EngineError
 
 _BlockKey = tuple[str, int, bytes]

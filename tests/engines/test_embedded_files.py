@@ -1,0 +1,112 @@
+"""Models on disk: found, refused, prepared once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from parrot_server.engines.embedded import EmbeddedEngine
+from parrot_server.engines.embedded.model_files import (
+    DEFAULT_MODEL,
+    cache_folder,
+    check_sha256,
+    model_name,
+    prepare,
+    prepared_folder,
+)
+from parrot_server.errors import SetupError
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROT_CACHE", str(tmp_path / "cache"))
+
+
+def test_the_cache_is_where_the_user_says(tmp_path: Path) -> None:
+    assert cache_folder() == tmp_path / "cache" / "models"
+    assert prepared_folder(DEFAULT_MODEL) is None
+
+
+@pytest.mark.parametrize("model", ["no-such-model", "no/such/file.gguf", "."])
+def test_a_model_that_is_not_there_is_said_to_be_so(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SetupError, match=r"no model|no OpenVINO model folder") as caught:
+        prepare(model)
+    assert model in str(caught.value) or str(tmp_path) in str(caught.value)
+
+
+def test_an_openvino_folder_is_used_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "openvino_model.xml").write_text("")
+    assert prepare(str(tmp_path)) == tmp_path
+    assert model_name(str(tmp_path)) == tmp_path.name
+
+
+def test_names_of_models() -> None:
+    assert model_name(DEFAULT_MODEL) == DEFAULT_MODEL
+    assert model_name("/models/Qwen2-0.5B.gguf") == "Qwen2-0.5B"
+
+
+def test_a_changed_file_is_another_model(tmp_path: Path) -> None:
+    file = tmp_path / "a.gguf"
+    file.write_bytes(b"one")
+    assert prepared_folder(str(file)) is None
+
+
+def test_a_model_that_is_not_the_checked_one_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "model"
+    file.write_bytes(b"parrot")
+    check_sha256(file, hashlib.sha256(b"parrot").hexdigest())
+    with pytest.raises(SetupError, match="SHA-256"):
+        check_sha256(file, hashlib.sha256(b"other").hexdigest())
+
+
+def test_a_file_that_is_no_model_leaves_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "broken.gguf"
+    file.write_bytes(b"GGUF no more than this")
+    with pytest.raises(SetupError, match=r"broken\.gguf could not be converted"):
+        prepare(str(file))
+    assert [path for path in cache_folder().iterdir() if path.suffix != ".lock"] == []
+
+
+def test_without_its_packages_it_says_how_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "openvino" else find(name))
+    with pytest.raises(SetupError, match=r"openvino not installed.*pip install 'parrot-serve\[embedded\]'"):
+        asyncio.run(EmbeddedEngine().start())
+
+
+@pytest.mark.parametrize(
+    "options", [{"threads": 0}, {"kv_tokens": 31}, {"chunk_tokens": 31}, {"max_running": 0}, {"mode": "slow"}]
+)
+def test_options_out_of_range_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        EmbeddedEngine(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.model
+def test_two_processes_prepare_the_packaged_model_once(tmp_path: Path) -> None:
+    script = (
+        "from parrot_server.engines.embedded.model_files import prepare\n"
+        "did = []\n"
+        "folder = prepare('smollm2-135m', lambda what, done: did.append(what))\n"
+        "print(folder, 'converting the model' in did)\n"
+    )
+
+    async def both() -> list[bytes]:
+        pipe = asyncio.subprocess.PIPE
+        processes = [await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=pipe) for _ in range(2)]
+        return [out for out, _ in await asyncio.gather(*(process.communicate() for process in processes))]
+
+    said = [line.decode().split() for line in asyncio.run(both())]
+    folder = prepared_folder(DEFAULT_MODEL)
+    assert folder is not None
+    assert sorted(said) == [[str(folder), "False"], [str(folder), "True"]]
+    assert {path.name for path in folder.iterdir()} >= {"openvino_model.xml", "tokenizer.json", "config.json"}
+    assert [path.name for path in folder.parent.iterdir() if path.name.endswith(".preparing")] == []
