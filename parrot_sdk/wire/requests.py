@@ -102,6 +102,7 @@ Label = Annotated[
 ]
 Path = Annotated[str, Field(max_length=512, pattern=r"^[^.]+(\.[^.]+)*$")]
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
+Weight = Annotated[float, Field(ge=1e-6, le=1e6)]
 Count = Annotated[int, Field(ge=1, le=2**53)]
 StopString = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_whole_characters)]
 Choice = Annotated[str, Field(min_length=1), AfterValidator(_whole_characters)]
@@ -287,7 +288,7 @@ class ProgramBody(_Graph):
     """`POST /v1/programs`. Without `close`, a program that has calls is closed and an empty one is left open."""
 
     name: Optional[Label] = None
-    priority: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    priority: Weight = 1.0
     deadline_s: Optional[Seconds] = None
     budget: BudgetBody = BudgetBody()
     failure: Literal["isolate", "fail_fast"] = "isolate"
@@ -309,7 +310,7 @@ class PatchBody(Closed):
     """`PATCH /v1/programs/{id}`. What is left out stays as it is."""
 
     criteria: dict[Name, Criterion] = {}
-    priority: Optional[Annotated[float, Field(gt=0, le=1e6)]] = None
+    priority: Optional[Weight] = None
     deadline_s: Optional[Seconds] = None
     budget: Optional[BudgetBody] = None
 

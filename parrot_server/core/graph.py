@@ -92,7 +92,18 @@ def _connect(program: Program, steps: list[Step]) -> None:
         _wait(program, step)
         for reader in step.variable.waiters:  # an open variable has found its producer
             program.graph.add_edge(step, reader)
-            reader.depth = max(reader.depth, step.depth + 1)
+        _deepen(program, step)
+
+
+def _deepen(program: Program, step: Step) -> None:
+    """Whatever is below a step lies deeper than it."""
+    todo = [step]
+    while todo:
+        above = todo.pop()
+        for below in program.children(above):
+            if below.depth <= above.depth:
+                below.depth = above.depth + 1
+                todo.append(below)
 
 
 def _wait(program: Program, step: Step) -> None:

@@ -17,7 +17,7 @@ from parrot_server.core.model import ENDED, IN_ENGINE, CallState, Failure, Objec
 from parrot_server.core.prefix import build_prompt
 from parrot_server.core.program import Function, Program, Step, Variable
 from parrot_server.core.state import State, Timer
-from parrot_server.core.submission import Draft
+from parrot_server.core.submission import Draft, too_many_calls
 from parrot_server.core.transform import TransformFailed, apply, elements
 
 CANCELLED = Failure("cancelled", "the program was cancelled")
@@ -53,8 +53,8 @@ class Lifecycle:
         state.programs[program.id] = program
         state.accounts.opened(program)
         state.set_timer(state.now_s + state.settings.lifetime_s, Timer.LIFETIME, program.id)
-        if event.budget.wall_s is not None:
-            state.set_timer(state.now_s + event.budget.wall_s, Timer.WALL, program.id)
+        if program.wall_due_s is not None:
+            state.set_timer(program.wall_due_s, Timer.WALL, program.id)
         self._grow(program, draft)
 
     def add(self, event: CallsAdded, draft: Draft) -> None:
@@ -87,12 +87,15 @@ class Lifecycle:
         """Deduce objectives for steps and what stands above them, and put what is queued in its new place."""
         for step in objective.deduce(program, steps, self._state.predictor, self._state.cost()):
             self._repriced(step)
-            if step.due_s is not None and step.objective is Objective.BATCH:
-                self._state.set_timer(step.due_s - LAXITY_FACTOR * step.path_s, Timer.LAXITY, *step.key)
+            slack_ends_s = _slack_ends_s(step)
+            if slack_ends_s is not None and step.objective is Objective.BATCH:
+                self._state.set_timer(slack_ends_s, Timer.LAXITY, *step.key)
 
-    def out_of_slack(self, step: Step) -> None:
-        """A step with a deadline can wait no longer."""
-        if step.state not in ENDED and step.objective is Objective.BATCH and step.group is None:
+    def check_slack(self, step: Step) -> None:
+        """Expedite a step with a deadline that can wait no longer."""
+        slack_ends_s = _slack_ends_s(step)
+        spent = slack_ends_s is not None and slack_ends_s <= self._state.now_s
+        if spent and step.objective is Objective.BATCH and step.group is None:
             step.objective = Objective.EXPEDITE
             self._repriced(step)
 
@@ -107,9 +110,10 @@ class Lifecycle:
         """What the user wants has changed."""
         state = self._state
         program.priority = event.priority or program.priority
-        program.budget = event.budget or program.budget
-        if event.budget and event.budget.wall_s is not None:
-            state.set_timer(program.submitted_s + event.budget.wall_s, Timer.WALL, program.id)
+        if event.budget:
+            program.budget = program.budget.changed(event.budget)
+        if program.wall_due_s is not None:
+            state.set_timer(program.wall_due_s, Timer.WALL, program.id)
         if event.deadline_s is not None:
             program.deadline_s = program.submitted_s + event.deadline_s
         for name, criterion in event.criteria:
@@ -161,9 +165,10 @@ class Lifecycle:
         except TransformFailed as error:
             self.end_step(step, CallState.FAILED, Failure("not_a_list", str(error), step.call.id))
             return
-        if len(program.calls) + len(items) > settings.calls_per_program:
-            message = f"{len(items)} elements; calls_per_program allows {settings.calls_per_program}"
-            self.end_step(step, CallState.FAILED, Failure("limit_exceeded", message, step.call.id))
+        spread_already = any(sibling.expanded for sibling in program.calls[step.call.id])
+        refused = too_many_calls(len(program.calls) + (0 if spread_already else len(items)), program.budget, settings)
+        if refused:
+            self.end_step(step, CallState.FAILED, Failure(refused.type, refused.message, step.call.id))
             return
         made = graph.expand(program, step, items, self._state.sequence)
         self.deduce(program, [step, *made])
@@ -305,6 +310,10 @@ class Lifecycle:
         """Functions that a program may use: its own and all registered ones."""
         own = program.functions if program else {}
         return ChainMap(own, self._state.functions)
+
+
+def _slack_ends_s(step: Step) -> float | None:
+    return None if step.due_s is None else step.due_s - LAXITY_FACTOR * step.path_s
 
 
 def key_of(name: tuple[str | int, ...]) -> StepKey:

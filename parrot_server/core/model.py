@@ -183,6 +183,15 @@ class Budget:
     calls: int | None = None
     wall_s: float | None = None
 
+    def changed(self, by: Budget) -> Budget:
+        """This one with the bounds that another names."""
+        tokens, calls, wall_s = by.total_tokens, by.calls, by.wall_s
+        return Budget(
+            self.total_tokens if tokens is None else tokens,
+            self.calls if calls is None else calls,
+            self.wall_s if wall_s is None else wall_s,
+        )
+
 
 class StepKey(NamedTuple):
     """The name of a vertex of the graph: one output of one call."""

@@ -65,6 +65,7 @@ class Group:
     name: str
     open_steps: int = 0
     attained_token_s: float = 0.0
+    expected_token_s: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -99,6 +100,8 @@ class Step:
     path_s: float = 0.0
     # service
     attained_token_s: float = 0.0
+    alone_token_s: float = 0.0  # what it would receive alone, as predicted
+    expected_token_s: float = 0.0  # what it will receive, as predicted
     inherited_token_s: float = 0.0  # service on the costliest path that led here
     # where it is
     prompt: Prompt | None = None
@@ -147,6 +150,7 @@ class Program:
     variables: dict[str, Variable] = field(default_factory=dict)
     steps: dict[tuple[str, int], Step] = field(default_factory=dict)
     calls: dict[str, list[Step]] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)  # prefixes held over a stall, and where
     groups: dict[str, Group] = field(default_factory=dict)
     graph: Graph = field(default_factory=nx.DiGraph)
     open_steps: int = 0
@@ -162,6 +166,11 @@ class Program:
     def ended(self) -> bool:
         """Whether nothing of it can change any more."""
         return self.ended_s is not None
+
+    @property
+    def wall_due_s(self) -> float | None:
+        """When its budget of seconds is spent."""
+        return None if self.budget.wall_s is None else self.submitted_s + self.budget.wall_s
 
     @property
     def state(self) -> ProgramState:

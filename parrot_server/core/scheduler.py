@@ -26,6 +26,8 @@ from parrot_server.core.submission import Draft, compile_function, draft
 from parrot_server.core.views import EngineView, GraphView, ProgramView, VariableView
 from parrot_server.errors import Refused
 
+LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6
+
 
 class Scheduler:
     """Decides what runs where and when.
@@ -98,8 +100,13 @@ class Scheduler:
                 self._program(program)
             case ev.VariableSet():
                 self._check_set(event)
+            case ev.LimitsSet():
+                for tenant, weight in event.weights:
+                    _check_weight(weight, f"the weight of tenant {tenant!r}", at="weights")
             case ev.CriteriaSet():
                 program = self._open_program(event.program)
+                if event.priority is not None:
+                    _check_weight(event.priority, "the priority", at="priority")
                 for name, _ in event.criteria:
                     self._variable(program, name)
             case ev.Watched(program, name) | ev.Unwatched(program, name):
@@ -221,6 +228,7 @@ class Scheduler:
     def _check_submit(self, event: ev.Submitted) -> None:
         if self._state.draining:
             raise Refused("draining", "the server is shutting down and takes no new programs", status=503)
+        _check_weight(event.priority, "the priority", at="priority")
         if event.program in self._state.programs:
             raise Refused("duplicate_program", f"there is a program {event.program!r} already", status=409)
         self._draft = (event, self._draft_of(event, None))
@@ -304,11 +312,11 @@ class Scheduler:
     def _laxity(self, *name: str | int) -> None:
         step = self._step_of(*name)
         if step:
-            self._lifecycle.out_of_slack(step)
+            self._lifecycle.check_slack(step)
 
     def _wall_spent(self, program_id: str) -> None:
         program = self._state.programs.get(program_id)
-        if program:
+        if program and program.wall_due_s is not None and program.wall_due_s <= self._state.now_s:
             message = f"the program's budget of {program.budget.wall_s} s is spent"
             self._lifecycle.fail_open(program, Failure("budget_exceeded", message))
 
@@ -322,3 +330,9 @@ class Scheduler:
         engine = self._state.engines.get(engine_id)
         if engine:
             self._dispatcher.refresh(engine, prefix)
+
+
+def _check_weight(weight: float, what: str, at: str) -> None:
+    """Service is divided by weights: one near zero, or none at all, would make it no number."""
+    if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+        raise Refused("bad_value", f"{what} is {weight:g}: it is from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}", at=at)

@@ -30,10 +30,10 @@ class Timer(StrEnum):
     LIFETIME = "lifetime"
     FORGET = "forget"
     BREAKER = "breaker"  # an engine may be probed
-    PATIENCE = "patience"  # a batch step is no longer held back
     PIN = "pin"  # an engine must be asked to keep a prefix on
 
 
+ENGINE_TIMERS = frozenset({Timer.BREAKER, Timer.PIN})  # of engines, the others are of programs
 Due = tuple[float, int, Timer, tuple[str | int, ...]]
 
 
@@ -58,6 +58,7 @@ class State:
         self.draining = False
         self._timers: list[Due] = []
         self._timer_count = 0
+        self._timers_swept = 0  # how many were left when those of forgotten programs were last thrown out
 
     def step(self, key: StepKey) -> Step | None:
         """The step of that name, if it is still known."""
@@ -81,6 +82,14 @@ class State:
         """Have something fall due."""
         self._timer_count += 1
         heapq.heappush(self._timers, (time_s, self._timer_count, timer, name))
+        if len(self._timers) > 2 * self._timers_swept + 1000:
+            self._timers = [due for due in self._timers if self._is_wanted(due)]
+            heapq.heapify(self._timers)
+            self._timers_swept = len(self._timers)
+
+    def _is_wanted(self, due: Due) -> bool:
+        _, _, timer, (owner, *_) = due
+        return timer in ENGINE_TIMERS or owner in self.programs
 
     def due(self) -> Iterator[tuple[Timer, tuple[str | int, ...]]]:
         """Take out what is due now."""

@@ -12,7 +12,7 @@ import networkx as nx
 
 from parrot_sdk.template import DEFAULT_JOIN, parse
 from parrot_server.core.events import CallsAdded, Submitted
-from parrot_server.core.model import Binding, CallSpec, Criterion, FunctionSpec, Op, Ref, Sampling, Value
+from parrot_server.core.model import Binding, Budget, CallSpec, Criterion, FunctionSpec, Op, Ref, Sampling, Value
 from parrot_server.core.program import Function, Program
 from parrot_server.core.settings import SchedulerSettings
 from parrot_server.errors import Refused
@@ -79,14 +79,20 @@ def draft(
 
 def _check_size(event: Submitted | CallsAdded, program: Program | None, settings: SchedulerSettings) -> None:
     total = len(event.calls) + (len(program.calls) if program else 0)
+    budget = event.budget if isinstance(event, Submitted) else program.budget if program else Budget()
+    refused = too_many_calls(total, budget, settings)
+    if refused:
+        raise refused
+
+
+def too_many_calls(total: int, budget: Budget, settings: SchedulerSettings) -> Refused | None:
+    """What is wrong with so many calls in one program, if anything is."""
     if total > settings.calls_per_program:
-        raise Refused(
-            "limit_exceeded",
-            f"the program would have {total} calls; calls_per_program allows {settings.calls_per_program}",
-        )
-    budget = event.budget if isinstance(event, Submitted) else program.budget if program else None
-    if budget and budget.calls is not None and total > budget.calls:
-        raise Refused("budget_exceeded", f"the program would have {total} calls; its budget allows {budget.calls}")
+        message = f"the program would have {total} calls; calls_per_program allows {settings.calls_per_program}"
+        return Refused("limit_exceeded", message)
+    if budget.calls is not None and total > budget.calls:
+        return Refused("budget_exceeded", f"the program would have {total} calls; its budget allows {budget.calls}")
+    return None
 
 
 def _check_variables(event: Submitted | CallsAdded, program: Program | None) -> None:
@@ -216,13 +222,15 @@ def _check_graph(calls: tuple[CallDraft, ...], program: Program | None, names: _
         _add_edges(graph, item.call.id, item.reads, item.call.after, (name for _, name, _ in item.outputs))
     if program and names.fills_open_variable():
         for call_id, steps in program.calls.items():
-            reads = (name for step in steps for name in step.waits)
-            _add_edges(graph, call_id, reads, (), (step.variable.name for step in steps))
+            sets = {step.variable.name for step in steps}
+            reads = (name for step in steps for name in step.waits if name not in sets)
+            _add_edges(graph, call_id, reads, (), sets)
     length = {}
     if program:
         for kind, name in graph:
-            producers = program.variables[name].producers if kind == "variable" and name in program.variables else ()
-            length[kind, name] = max((step.depth for step in producers), default=0)
+            variable = program.variables.get(name) if kind == "variable" else None
+            steps = variable.producers if variable else program.calls.get(name, []) if kind == "call" else []
+            length[kind, name] = max((step.depth for step in steps), default=0)
     try:
         for node in nx.topological_sort(graph):
             before = max((length[parent] for parent in graph.pred[node]), default=0)

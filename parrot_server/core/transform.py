@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 
 from parrot_server.core.cost import estimate_tokens
 from parrot_server.core.model import Binding, Transform, Value
@@ -56,6 +57,7 @@ def _items(value: Value) -> tuple[str, ...]:
     return tuple(map(_text, found))
 
 
+@lru_cache(maxsize=1)  # many calls may each take a field of one large value
 def _json(text: str) -> object:
     try:
         found: object = json.loads(text)
@@ -65,4 +67,13 @@ def _json(text: str) -> object:
 
 
 def _text(found: object) -> str:
-    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    try:
+        text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    except RecursionError:
+        raise TransformFailed("the value is nested too deeply") from None
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise TransformFailed("the value holds half a character (a lone surrogate)") from None
+    return text

@@ -1,0 +1,122 @@
+"""Bounds and numbers: what a program may have is counted once, wherever it comes from; no number that is let in breaks the scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from parrot_server.core import events as ev
+from parrot_server.core.model import Budget, CallSpec, Failure, Op, Ref, Value
+from parrot_server.errors import Refused
+
+from .programs import PAIR, Bench, call, value
+
+
+def spread(items: int) -> Value:
+    return Value("[]", 1, tuple(f"item {number}" for number in range(items)))
+
+
+def test_elements_of_a_call_with_two_outputs_are_counted_once() -> None:
+    bench = Bench(calls_per_program=8)
+    pair = CallSpec("e", Op.GENERATE, (("x", Ref("list")),), (("a", "va"), ("b", "vb")), function=PAIR.id, each="x")
+    bench.submit(pair, variables=(("list", spread(6)),))
+    bench.run()
+    for name in ("va", "vb"):
+        outcome = bench.scheduler.variable("p", name).outcome
+        assert isinstance(outcome, Value), outcome
+        assert outcome.items
+        assert len(outcome.items) == 6
+
+
+def test_elements_count_against_the_budget_of_calls() -> None:
+    bench = Bench()
+    each = replace(call("e", "v", x=Ref("list")), each="x")
+    bench.submit(each, variables=(("list", spread(20)),), budget=Budget(calls=5))
+    bench.run()
+    outcome = bench.scheduler.variable("p", "v").outcome
+    assert isinstance(outcome, Failure)
+    assert outcome.type == "budget_exceeded"
+    assert not bench.dispatched
+
+
+@pytest.mark.parametrize("link", ["after", "reads"])
+def test_the_longest_path_is_counted_over_all_submits(link: str) -> None:
+    bench = Bench(depth=10)
+    bench.submit(call("c0", "v0", x=value("x")), closed=False)
+    with pytest.raises(Refused, match="depth allows 10") as refused:
+        for number in range(1, 12):
+            reads = Ref(f"v{number - 1}") if link == "reads" else value("x")
+            after = (f"c{number - 1}",) if link == "after" else ()
+            more = replace(call(f"c{number}", f"v{number}", x=reads), after=after)
+            bench.post(ev.CallsAdded("p", calls=(more,)))
+    assert refused.value.type == "limit_exceeded"
+    assert number == 10
+
+
+def test_a_producer_that_comes_late_deepens_all_that_is_below() -> None:
+    bench = Bench(depth=10)
+    below = [call("b0", "w0", x=Ref("open")), *(call(f"b{i}", f"w{i}", x=Ref(f"w{i - 1}")) for i in range(1, 5))]
+    bench.submit(*below, variables=(("open", None),), closed=False)
+    above = [call("a0", "v0", x=value("x")), *(call(f"a{i}", f"v{i}", x=Ref(f"v{i - 1}")) for i in range(1, 4))]
+    bench.post(ev.CallsAdded("p", calls=(*above, call("a4", "open", x=Ref("v3")))))
+    with pytest.raises(Refused, match="depth allows 10"):
+        bench.post(ev.CallsAdded("p", calls=(call("more", "z", x=Ref("w4")),)))
+
+
+@pytest.mark.parametrize("priority", [0.0, -1.0, float("nan"), float("inf"), 1e-320])
+def test_a_priority_that_is_none_is_refused(priority: float) -> None:
+    bench = Bench()
+    with pytest.raises(Refused, match="priority"):
+        bench.submit(call("a", "v", x=value("x")), priority=priority)
+    bench.submit(call("a", "v", x=value("x")))
+    with pytest.raises(Refused, match="priority"):
+        bench.post(ev.CriteriaSet("p", priority=priority))
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf"), 1e-320])
+def test_a_weight_that_is_none_is_refused(weight: float) -> None:
+    with pytest.raises(Refused, match="weight"):
+        Bench().post(ev.LimitsSet((("ann", weight),)))
+
+
+def test_the_smallest_priority_and_long_service_are_still_a_score() -> None:
+    bench = Bench(quantum_token_s=1e-3)
+    bench.submit(call("a", "v", x=value("x", 10_000)), call("b", "w", x=Ref("v")), priority=1e-6)
+    bench.finish(bench.dispatched[0], after_s=80_000)
+    bench.finish(bench.dispatched[1])
+    assert isinstance(bench.scheduler.variable("p", "w").outcome, Value)
+
+
+def test_an_open_variable_may_be_filled_beside_calls_with_two_outputs() -> None:
+    """The second output of a call reads the first: that is no cycle."""
+    bench = Bench()
+    pair = CallSpec("p", Op.GENERATE, (("x", Ref("open")),), (("a", "va"), ("b", "vb")), function=PAIR.id)
+    bench.submit(pair, variables=(("open", None),), closed=False)
+    bench.post(ev.CallsAdded("p", calls=(call("c", "open", x=value("x")),), close=True))
+    bench.run()
+    assert isinstance(bench.scheduler.variable("p", "vb").outcome, Value)
+
+
+def test_a_program_that_someone_waits_for_is_not_forgotten_however_many_end() -> None:
+    bench = Bench(retained_programs=2)
+    for number in range(6):
+        bench.submit(call("a", "v", x=value("x")), program=f"p{number}")
+        bench.post(ev.Watched(f"p{number}", "v"))
+    for number in range(6):
+        bench.post(ev.Cancelled(f"p{number}"))
+    assert len(bench.scheduler.programs()) == 6
+    for number in range(6):
+        bench.post(ev.Unwatched(f"p{number}", "v"))
+    bench.submit(program="q", variables=(("x", value("x")),))
+    assert bench.scheduler.programs() == ["p5", "q"]
+
+
+def test_what_is_kept_of_ended_programs_is_bounded_by_its_size_too() -> None:
+    bench = Bench(retained_tokens=1000)
+    for number in range(50):
+        bench.submit(program=f"p{number}", variables=(("x", value("x", 300)),))
+        assert len(bench.scheduler.programs()) <= 4
+    assert "p49" in bench.scheduler.programs()
+    bench.submit(program="large", variables=(("x", value("x", 3000)),))
+    assert bench.scheduler.programs() == ["large"]
