@@ -19,6 +19,7 @@ from parrot_server.core.events import (
     Paused,
     Prefilled,
     Progress,
+    Recovered,
     Started,
     Warmed,
     WarmFailed,
@@ -157,6 +158,8 @@ class Attempts:
                 self._state.set_timer(until_s, Timer.BREAKER, engine.spec.id)
         elif event.fault is Fault.CALL:
             engine.succeeded()
+        else:
+            engine.probing = False  # to be asked for patience says nothing of its health: the next call probes it
         if not run.aborting:
             self._failed_attempt(engine, step, event)
 
@@ -225,17 +228,29 @@ class Attempts:
         engine = self._state.engines.get(event.engine)
         if engine is None:
             return
-        lost = list(engine.runs.values())
+        lost = self._emptied(engine)
         suspects = [run for run in lost if not run.prefilled] or lost
-        for run in lost:
-            self._charge(run)
-            self._remove(engine, run)
-        self._dispatcher.forget_engine(engine)
         for run in lost:
             if run.aborting or run.step.state in ENDED:  # ended just now, by what the loss of another led to
                 continue
             run.step.deaths += run in suspects
             self._lost(run.step)
+
+    def recovered(self, event: Recovered) -> None:
+        """The server started again: nothing is in an engine any more, which is no call's fault, nor an engine's."""
+        for engine in self._state.engines.values():
+            for run in self._emptied(engine):
+                if not run.aborting:
+                    self._dispatcher.requeue(run.step)
+
+    def _emptied(self, engine: Engine) -> list[Run]:
+        """Take all runs from an engine that has lost them."""
+        lost = list(engine.runs.values())
+        for run in lost:
+            self._charge(run)
+            self._remove(engine, run)
+        self._dispatcher.forget_engine(engine)
+        return lost
 
     def _lost(self, step: Step) -> None:
         step.failures += 1

@@ -63,7 +63,7 @@ class Dispatcher:
     def _send_or_wait(self, step: Step) -> bool:
         """Send a step to the engine that is best for it, or have it wait for a prefix there. False: nowhere is room."""
         state = self._state
-        engines = [engine for engine in state.serving(step.call.model) if engine.usable(state.now_s)]
+        engines = [engine for engine in state.able(step) if engine.usable(state.now_s)]
         plans = [
             plan(step, engine, state.predictor, state.prefixes, state.settings)
             for engine in engines
@@ -285,7 +285,7 @@ class Dispatcher:
         state = self._state
         if not state.policy.deduces or step.state is not CallState.WAITING or step.function is None or step.call.each:
             return
-        engines = [engine for engine in state.serving(step.call.model) if engine.usable(state.now_s)]
+        engines = [engine for engine in state.able(step) if engine.usable(state.now_s)]
         if not any(engine.spec.can_pin for engine in engines):
             return
         prompt = build_prompt(step, head_only=True)
