@@ -46,7 +46,8 @@ class Settings(BaseSettings):
             longest context that models have today.
         calls_per_program, depth: a program may have so many calls, and so many on its longest path.
         functions: so many can be registered; those that come with a program do not count.
-        retained_programs, retain_s: so many ended programs can still be read, for so long.
+        retained_programs, retained_bytes, retain_s: so many ended programs can still be read, as long as they take no more
+            memory, for so long.
         wait_s: a request may wait so long for a value.
         write_timeout_s: a reader of a stream who takes nothing for so long is sent away.
         log_entries: so many events of a program are kept for those who look on.
@@ -80,6 +81,7 @@ class Settings(BaseSettings):
     depth: Positive = _CORE.depth
     functions: Positive = 10_000
     retained_programs: Positive = _CORE.retained_programs
+    retained_bytes: Positive = _CORE.retained_bytes
     retain_s: Seconds = _CORE.retain_s
     wait_s: Seconds = 600.0
     write_timeout_s: Seconds = 30.0
@@ -103,6 +105,7 @@ class Settings(BaseSettings):
                 calls_per_program=self.calls_per_program,
                 depth=self.depth,
                 retained_programs=self.retained_programs,
+                retained_bytes=self.retained_bytes,
                 retain_s=self.retain_s,
             ),
             timeouts=Timeouts(start_s=self.start_s, first_token_s=self.first_token_s, idle_s=self.idle_s),

@@ -280,11 +280,12 @@ class EngineRunner:
                 )
         except (EngineError, TimeoutError) as error:
             message = error.message if isinstance(error, EngineError) else "no answer in time"
-            self._report(WarmFailed(action.prefix, self.engine.id, message))
+            if action.tier is not Tier.NONE:  # what is let go is asked for no more, or has been asked for again since
+                self._report(WarmFailed(action.prefix, self.engine.id, message))
             return
         if action.tier is Tier.DEVICE:
             self._report(Warmed(action.prefix, self.engine.id, tokens))
-        else:
+        elif action.tier is Tier.HOST:
             self._report(KvChanged(action.prefix, self.engine.id, action.tier, tokens))
 
     def _kept(self, prefix: str, task: asyncio.Task[None]) -> None:

@@ -71,6 +71,7 @@ def _steps(program: Program, item: CallDraft, sequence: Iterator[int]) -> Iterat
             sampling=sampling,
             waits=item.reads,
             inputs=inputs,
+            needs=tuple(_needs(item.function, hole, sampling)),
         )
         variable.producers.append(step)
         program.steps[item.call.id, index] = step
@@ -79,6 +80,16 @@ def _steps(program: Program, item: CallDraft, sequence: Iterator[int]) -> Iterat
         steps.append(step)
     program.calls[item.call.id] = steps
     yield from steps
+
+
+def _needs(function: Function | None, hole: str, sampling: Sampling) -> Iterator[str]:
+    """What an engine must be able to for one output of a function."""
+    if function is not None and function.chat:
+        yield "chat"
+        if function.template.continues(hole):
+            yield "continues"
+    if sampling.schema is not None or sampling.choices is not None:
+        yield "schemas"
 
 
 def _connect(program: Program, steps: list[Step]) -> None:

@@ -144,9 +144,16 @@ class Lifecycle:
                 self.end_step(step, CallState.FAILED, Failure("empty_prompt", message, step.call.id))
                 return
             inherit(step)
+            self._learn_stall(step)
             state.prefixes.pin(step, step.prompt)
             state.move(step, CallState.READY)
             self._dispatcher.enqueue(step)
+
+    def _learn_stall(self, step: Step) -> None:
+        """How long it took from the last of its parents: a tool, a person, or a client may have stood between."""
+        last = max(step.program.parents(step), key=lambda parent: parent.ended_s or 0.0, default=None)
+        if last is not None and last.ended_s is not None:
+            self._state.predictor.saw_stall(last, self._state.now_s - last.ended_s)
 
     def _transform(self, step: Step) -> None:
         assert step.call.transform is not None, f"{step.key} has nothing to do"
@@ -201,11 +208,9 @@ class Lifecycle:
     def _conclude(self, step: Step, outcome: Value | Failure) -> None:
         """What a step's end means for its variable, for its rivals in a race, and for a program that fails fast."""
         variable, program = step.variable, step.program
-        if isinstance(outcome, Failure) and step.state is CallState.FAILED:
-            fallback = dict(step.call.fallback).get(step.output)
-            if fallback is not None:
-                outcome = fallback
         rivals = [other for other in variable.producers if other.state not in ENDED]
+        if isinstance(outcome, Failure) and step.state is CallState.FAILED and not rivals:
+            outcome = _fallback(variable) or outcome
         if isinstance(outcome, Value) or not rivals:
             self.resolve(program, variable, outcome)
         if isinstance(outcome, Value):
@@ -267,10 +272,21 @@ class Lifecycle:
         program.ended_s = state.now_s
         state.accounts.ended(program)
         state.actions.append(ProgramEnded(program.id, program.state))
-        state.ended[program.id] = None
+        state.ended[program.id] = program.size_bytes
+        state.ended_bytes += program.size_bytes
         state.set_timer(state.now_s + state.settings.retain_s, Timer.FORGET, program.id)
-        while len(state.ended) > state.settings.retained_programs:
-            self.forget(next(iter(state.ended)))
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        """Keep no more ended programs than the settings allow, but the latest, and those that a reader is waiting at."""
+        state, settings = self._state, self._state.settings
+        latest = next(reversed(state.ended))
+        while len(state.ended) > settings.retained_programs or state.ended_bytes > settings.retained_bytes:
+            left = (name for name in state.ended if not state.programs[name].watchers and name != latest)
+            oldest = next(left, None)
+            if oldest is None:
+                return
+            self.forget(oldest)
 
     def cancel(self, program: Program, failure: Failure = CANCELLED) -> None:
         """End a program now; its queued steps are dropped, its running ones aborted."""
@@ -302,7 +318,7 @@ class Lifecycle:
     def forget(self, program_id: str) -> None:
         """Drop an ended program."""
         if program_id in self._state.ended:
-            del self._state.ended[program_id]
+            self._state.ended_bytes -= self._state.ended.pop(program_id)
             del self._state.programs[program_id]
             self._state.actions.append(Forget(program_id))
 
@@ -310,6 +326,13 @@ class Lifecycle:
         """Functions that a program may use: its own and all registered ones."""
         own = program.functions if program else {}
         return ChainMap(own, self._state.functions)
+
+
+def _fallback(variable: Variable) -> Value | None:
+    """What a variable is set to when all that could have set it have failed."""
+    failed = (step for step in variable.producers if step.state is CallState.FAILED)
+    given = (dict(step.call.fallback).get(step.output) for step in failed)
+    return next((value for value in given if value is not None), None)
 
 
 def _slack_ends_s(step: Step) -> float | None:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import networkx as nx
 
 from parrot_sdk.template import Template
+from parrot_server.core.cost import BYTES_PER_TOKEN
 from parrot_server.core.model import (
     ENDED,
     IN_ENGINE,
@@ -28,6 +29,9 @@ from parrot_server.core.model import (
     Usage,
     Value,
 )
+
+
+STEP_BYTES = 6000  # of a step with its call, its variable, its edges and its prompt's pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ class Step:
     sampling: Sampling
     waits: tuple[str, ...]  # variables without which it cannot begin, each once
     inputs: dict[str, Binding]
+    needs: tuple[str, ...] = ()  # abilities of an `EngineSpec` that it cannot do without
     depth: int = 1  # calls on the longest path that ends here
     state: CallState = CallState.WAITING
     missing: int = 0  # how many of `waits` are not set yet
@@ -155,6 +160,7 @@ class Program:
     graph: Graph = field(default_factory=nx.DiGraph)
     open_steps: int = 0
     cancelled: bool = False
+    watchers: int = 0  # of all its variables
     ended_s: float | None = None
     attained_token_s: float = 0.0
     virtual_token_s: float = 0.0  # attained over priority, counted from where others stood when it came
@@ -194,6 +200,14 @@ class Program:
         """Steps that have not ended."""
         return [step for step in self.steps.values() if step.state not in ENDED]
 
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory it takes."""
+        values = (variable.outcome for variable in self.variables.values())
+        tokens = sum(value.tokens for value in values if isinstance(value, Value))
+        texts = sum(len(function.spec.text) for function in self.functions.values())
+        return int(BYTES_PER_TOKEN * tokens) + texts + STEP_BYTES * len(self.steps)
+
     def validate(self) -> None:
         """State every invariant of one program. Raises AssertionError."""
         assert self.open_steps == sum(s.state not in ENDED for s in self.steps.values()), f"{self.id}: open steps"
@@ -210,6 +224,7 @@ class Program:
                 continue
             if variable.producers and all(s.state in ENDED for s in variable.producers):
                 assert variable.outcome is not None, f"{self.id}.{variable.name}: nobody will set it"
+        assert self.watchers == sum(v.watchers for v in self.variables.values()) >= 0, f"{self.id}: watchers"
         for group in self.groups.values():
             members = sum(s.group is group and s.state not in ENDED for s in self.steps.values())
             assert group.open_steps == members, f"{self.id} {group.name}: open members"

@@ -70,7 +70,7 @@ class Scheduler:
             ev.WarmFailed: self._attempts.warm_failed,
             ev.KvChanged: self._attempts.kv_changed,
             ev.Drain: self._drain,
-            ev.Recovered: self._recovered,
+            ev.Recovered: self._attempts.recovered,
         }
         self._timers: Mapping[Timer, Callable[..., None]] = {
             Timer.RETRY: self._retry,
@@ -281,15 +281,12 @@ class Scheduler:
         program = self._state.programs.get(event.program)
         if program and event.name in program.variables:
             program.variables[event.name].watchers += more
+            program.watchers += more
 
     # ---- the server
 
     def _drain(self, event: ev.Drain) -> None:
         self._state.draining = True
-
-    def _recovered(self, event: ev.Recovered) -> None:
-        for engine in list(self._state.engines):
-            self._attempts.engine_down(ev.EngineDown(engine, "the server started anew"))
 
     # ---- what falls due
 

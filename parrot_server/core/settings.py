@@ -14,7 +14,8 @@ class SchedulerSettings:
         calls_per_program: at most so many calls a program, those that `each` expands to included.
         depth: at most so many calls on the longest path of a program.
         retain_s: how long an ended program can be read.
-        retained_programs: how many ended programs are kept at the most; the oldest go first.
+        retained_programs, retained_bytes: how many ended programs are kept at the most, and about how much memory
+            they take; the oldest go first.
         lifetime_s: a program that has not ended by then is cancelled (`expired`).
         attempts: how often a call is tried in all, unless it says otherwise.
         busy_attempts: how often an engine may answer that it is busy before the call fails.
@@ -40,6 +41,7 @@ class SchedulerSettings:
     depth: int = 10_000
     retain_s: float = 3600.0
     retained_programs: int = 1000
+    retained_bytes: int = 512 * 2**20
     lifetime_s: float = 24 * 3600.0
     attempts: int = 3
     busy_attempts: int = 20

@@ -151,7 +151,7 @@ def _why_not_sent(state: State, step: Step) -> str:
                 return f"waits until {engine.spec.id} has computed the prefix {prefix[:12]} that it shares"
     if step not in state.queue:
         return "waits before its next attempt"
-    if not any(engine.usable(state.now_s) for engine in state.serving(step.call.model)):
+    if not any(engine.usable(state.now_s) for engine in state.able(step)):
         return "waits for an engine that serves its model"
     return "queued: no engine has room for it, or better ones come first"
 

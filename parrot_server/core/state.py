@@ -46,7 +46,8 @@ class State:
         self.now_s = 0.0
         self.actions: list[Action] = []
         self.programs: dict[str, Program] = {}
-        self.ended: dict[str, None] = {}  # programs that have ended and are still kept, oldest first
+        self.ended: dict[str, int] = {}  # programs that have ended and are still kept, oldest first, with their sizes
+        self.ended_bytes = 0
         self.functions: dict[str, Function] = {}
         self.engines: dict[str, Engine] = {}
         self.runs: dict[tuple[StepKey, int], tuple[Engine, Run]] = {}
@@ -77,6 +78,13 @@ class State:
     def serving(self, model: str) -> list[Engine]:
         """Engines that answer to a model's name; the empty name is any engine's."""
         return [engine for engine in self.engines.values() if not model or model in engine.spec.models]
+
+    def able(self, step: Step) -> list[Engine]:
+        """Engines that serve a step's model and can all that it needs; where none can, those that serve its model."""
+        serving = self.serving(step.call.model)
+        if len(serving) < 2:
+            return serving
+        return [engine for engine in serving if all(getattr(engine.spec, need) for need in step.needs)] or serving
 
     def set_timer(self, time_s: float, timer: Timer, *name: str | int) -> None:
         """Have something fall due."""
