@@ -23,6 +23,7 @@ LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 KEEP_ALIVE_S = 2.0  # servers drop idle connections after 5 s; one must not be taken up just then
 ERROR_BYTES = 65_536
 DRAIN_S = 0.2
+STALE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +122,10 @@ class EngineHTTP:
 
     @asynccontextmanager
     async def _opened(self, path: str, body: Body, until_s: float) -> AsyncGenerator[EventSource, None]:
-        request = self._client.build_request("POST", path, content=encode(body), headers=STREAM_HEADERS)
         with self._mapped():
             try:
                 async with asyncio.timeout_at(until_s):
-                    response = await self._client.send(request, stream=True)
+                    response = await self._send("POST", path, encode(body), STREAM_HEADERS)
             except TimeoutError:
                 raise self._silent("no answer") from None
             try:
@@ -135,6 +135,22 @@ class EngineHTTP:
                 yield EventSource(response)
             finally:
                 await response.aclose()
+
+    async def _send(self, method: str, path: str, content: bytes | None, headers: Mapping[str, str]) -> httpx.Response:
+        """Send a request, and once again if the connection was lost at once: a server may have dropped it while it was idle."""
+        sent_s = asyncio.get_running_loop().time()
+        try:
+            return await self._send_once(method, path, content, headers)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            if asyncio.get_running_loop().time() - sent_s > STALE_S:
+                raise
+            return await self._send_once(method, path, content, headers)
+
+    async def _send_once(
+        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str]
+    ) -> httpx.Response:
+        request = self._client.build_request(method, path, content=content, headers=headers)
+        return await self._client.send(request, stream=True)
 
     async def _error_text(self, response: httpx.Response) -> str:
         read = bytearray()
@@ -151,7 +167,11 @@ class EngineHTTP:
         with self._mapped():
             try:
                 async with asyncio.timeout(within_s):
-                    response = await self._client.request(method, path, content=content, headers=JSON_HEADERS)
+                    response = await self._send(method, path, content, JSON_HEADERS)
+                    try:
+                        await response.aread()
+                    finally:
+                        await response.aclose()
             except TimeoutError:
                 raise self._silent(f"no answer to {method} {path}") from None
         if response.status_code >= 300:

@@ -232,7 +232,7 @@ class OpenAIEngine:
             check_fits(self.id, len(body["prompt"]), sampling.max_tokens, spec.context_tokens)
         else:
             messages.refuse_control(self.id, prompt, self._control)
-            check_fits(self.id, 0, sampling.max_tokens, spec.context_tokens)
+            check_fits(self.id, 1, sampling.max_tokens, spec.context_tokens)  # how long it is, only the server knows
             body |= {"messages": messages.messages(prompt)} if prompt.chat else {"prompt": messages.text(prompt)}
         if "messages" in body and body["messages"][-1]["role"] == "assistant":
             if not spec.continues:

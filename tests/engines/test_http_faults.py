@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -15,7 +16,7 @@ from parrot_server.engines.fake import FakeEngine
 from parrot_server.engines.fake_http import FakeServer, FlavourName
 from parrot_server.engines.fake_http_wire import Wire
 from parrot_server.engines.fake_script import Answer
-from parrot_server.engines.http import Patience, retry_after_s
+from parrot_server.engines.http import EngineHTTP, Patience, retry_after_s
 from parrot_server.engines.openai import OpenAIEngine
 from parrot_server.engines.sglang import SGLangEngine
 from parrot_server.errors import EngineError, Fault, SetupError
@@ -171,6 +172,32 @@ async def test_streams_that_were_left_or_failed_use_up_no_connections(flavour: F
             return (await server.engine.load()).running == 0
 
         await until(nothing_runs, 2)
+
+
+async def test_a_connection_that_was_dropped_while_idle_is_replaced() -> None:
+    """As llama.cpp does now and then: it says keep-alive, and ends the connection when the next request comes."""
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+    served = 0
+
+    async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal served
+        await reader.readuntil(b"\r\n\r\n")
+        served += 1
+        writer.write(answer)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve_one, "127.0.0.1", 0)
+    http = EngineHTTP("engine", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None, HASTY)
+    for _ in range(3):
+        await http.get_text("/v1/models")
+    assert served == 3
+    server.close()
+    with pytest.raises(EngineError) as caught:
+        await http.get_text("/v1/models")
+    assert caught.value.type == "engine_gone"
+    await http.close()
 
 
 async def test_nobody_listens() -> None:
