@@ -123,6 +123,7 @@ class Attempts:
         step.program.usage = _sum(step.program.usage, event.usage)
         self._note_cached(engine, step, event)
         self._lifecycle.end_step(step, CallState.DONE, event.value)
+        self._dispatcher.hold_over(engine, step)
         self._check_budget(step.program, 0)
 
     def _problem(self, step: Step, event: Finished) -> Failed | None:

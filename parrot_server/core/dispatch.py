@@ -13,12 +13,14 @@ from parrot_server.core.fleet import Engine, Pin, PinState
 from parrot_server.core.model import CallState, Objective, PieceKind, Prompt, Tier
 from parrot_server.core.placement import Plan, is_held_back, plan
 from parrot_server.core.prefix import build_prompt
-from parrot_server.core.program import Step
+from parrot_server.core.program import Program, Step
 from parrot_server.core.queue import Lane, Pool
+from parrot_server.core.retention import Fate, Stall, cheapest
 from parrot_server.core.runs import Run
 from parrot_server.core.state import State, Timer
 
 MAX_EVICTIONS = 2  # then a step is left where it is
+HOLD_FACTOR = 3.0  # what is held over a stall is let go after so many times the expected length
 
 
 class Dispatcher:
@@ -26,6 +28,7 @@ class Dispatcher:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._spoken_for: set[str] = set()  # engines whose room a better step waits for, in this pass
 
     # ---- the queue
 
@@ -50,8 +53,9 @@ class Dispatcher:
                         steps.remove(step)
 
     def schedule(self) -> None:
-        """Place what can be placed, best first."""
+        """Place what can be placed, best first. What room a step waits for, no worse one takes."""
         blocked: set[Lane] = set()
+        self._spoken_for.clear()
         while (best := self._state.queue.best(blocked)) is not None:
             _, lane, step = best
             placed = self._resume(step) if lane[0][0] == "paused" else self._send_or_wait(step)
@@ -85,7 +89,10 @@ class Dispatcher:
             assert candidate.shared is not None
             return self._wait_for(step, engine, candidate.shared)
         batch = state.policy.deduces and step.objective is Objective.BATCH
+        if engine.spec.id in self._spoken_for:
+            return False
         if not engine.has_room(candidate.need_tokens, state.settings, batch=batch):
+            self._spoken_for.add(engine.spec.id)
             return False
         if state.policy.deduces and self._is_held_back(step, engine):
             return False
@@ -312,6 +319,31 @@ class Dispatcher:
         if engine.can_keep(step.prompt.head(prefix), state.settings):
             self._keep(engine, step.prompt.head(prefix), step)
 
+    def hold_over(self, engine: Engine, step: Step) -> None:
+        """A step has ended, and its program may go on with what it read: keep that for a while if it is worth its room."""
+        state, prompt = self._state, step.prompt
+        if prompt is None or not state.policy.deduces or step.program.closed or step.program.ended:
+            return
+        head = _constant_head(prompt, state.settings.warm_tokens)
+        if head is None or head in engine.pins or head in engine.coming or state.prefixes.pins(head):
+            return
+        kept = prompt.head(head)
+        stall_s = state.predictor.stall_s(step)
+        batch_tokens = engine.totals.resident_tokens
+        stall = Stall(sum(piece.tokens for piece in kept.pieces), stall_s, engine.pressure, batch_tokens)
+        if engine.can_keep(kept, state.settings) and cheapest(stall, engine.cost) is Fate.KEEP:
+            self._keep(engine, kept, step)
+            step.program.held[head] = engine.spec.id
+            state.set_timer(state.now_s + HOLD_FACTOR * stall_s, Timer.PIN, engine.spec.id, head)
+
+    def let_go(self, program: Program) -> None:
+        """A program will not go on: nothing is held over for it."""
+        for prefix, engine_id in program.held.items():
+            engine = self._state.engines[engine_id]
+            if prefix in engine.pins and not self._state.prefixes.pins(prefix):
+                self.unpin(engine, prefix)
+        program.held.clear()
+
     def _keep(self, engine: Engine, prompt: Prompt, step: Step) -> None:
         state, prefix = self._state, prompt.prefixes[-1]
         until_s = state.now_s + state.settings.pin_s
@@ -326,6 +358,9 @@ class Dispatcher:
     def refresh(self, engine: Engine, prefix: str) -> None:
         """Ask an engine to keep a prefix for longer, if it is still wanted."""
         pin = engine.pins.get(prefix)
+        if pin is not None and not self._state.prefixes.pins(prefix):
+            self.unpin(engine, prefix)
+            return
         if pin is not None and pin.state is PinState.HELD:
             pin.keep = replace(pin.keep, until_s=self._state.now_s + self._state.settings.pin_s)
             self._state.actions.append(pin.keep)

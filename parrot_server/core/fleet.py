@@ -123,6 +123,11 @@ class Engine:
         return self.totals.slots > 0 and self.slots_used >= self.spec.max_running
 
     @property
+    def pressure(self) -> float:
+        """How much its room is wanted: the share of it that is spoken for."""
+        return min(1.0, self.reserved_tokens / self.spec.kv_tokens)
+
+    @property
     def reserved_tokens(self) -> int:
         """KV that is spoken for."""
         return self.totals.need_tokens + self.in_use.tokens + self.foreign_tokens

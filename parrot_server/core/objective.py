@@ -47,6 +47,8 @@ def deduce(program: Program, new: Iterable[Step], predictor: Predictor, cost: Co
     changed = []
     joins: dict[Step, _Join] = {}
     for step in _sinks_first(program, new):
+        if not step.expected_token_s:
+            step.expected_token_s = predictor.service_token_s(step, cost)
         before = (step.objective, step.group, step.path_s, step.waited_for, step.due_s)
         children = [child for child in program.children(step) if child.state not in ENDED]
         step.path_s = predictor.seconds(step, cost) + max((child.path_s for child in children), default=0.0)
@@ -136,6 +138,7 @@ def _take(program: Program, step: Step, want: _Want) -> None:
     if step.group is None and want.group is not None:
         group = program.groups.setdefault(want.group, Group(want.group))
         group.open_steps += 1
+        group.expected_token_s += step.expected_token_s
         step.group = group
 
 

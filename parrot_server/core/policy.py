@@ -73,14 +73,18 @@ def _feedback(step: Step, settings: SchedulerSettings, work: Mapping[str, float]
     return sum(quanta >= threshold * (1 - 1e-9) for threshold in settings.thresholds)
 
 
-def service_of(step: Step) -> float:
-    """Service that a step answers for: the costliest path that led to it, and what its group has had since."""
-    own = step.group.attained_token_s if step.group else step.attained_token_s
-    return step.inherited_token_s + own
+def demand_of(step: Step) -> float:
+    """Service that a step answers for: the costliest path that led to it, and what its group will need, or has had if that is more.
+
+    A group whose end can be seen is measured by that from its start. So its members stay together, and of two groups alike the second
+    does not take the place of the first half way.
+    """
+    part = step.group or step
+    return step.inherited_token_s + max(part.expected_token_s, part.attained_token_s)
 
 
 def _parrot(step: Step, settings: SchedulerSettings, work: Mapping[str, float]) -> float:
-    quanta = service_of(step) / (settings.quantum_token_s * step.program.priority)
+    quanta = demand_of(step) / (settings.quantum_token_s * step.program.priority)
     level = min(math.floor(math.log2(1 + quanta)), TOP_LEVEL)
     if not step.waited_for:
         level += settings.throughput_levels

@@ -13,6 +13,7 @@ from parrot_server.core.model import CostModel, Ref, Usage, Value
 from parrot_server.core.program import Step
 
 MEMORY = 32  # about so many of the latest calls count
+FIRST_STALL_S = 1.0  # expected where nothing was seen yet
 
 
 @dataclass(slots=True)
@@ -37,14 +38,27 @@ class Predictor:
 
     def __init__(self) -> None:
         self._outputs: dict[tuple[str, str], _Mean] = {}
+        self._stalls: dict[str, _Mean] = {}
+        self._stretch = _Mean(1.0, 1)
 
     def saw(self, step: Step, usage: Usage) -> None:
         """Learn from a finished step."""
+        if step.alone_token_s:
+            self._stretch.add(step.attained_token_s / step.alone_token_s)
         name = (step.call.function, step.output)
         mean = self._outputs.get(name)
         if mean is None:
             mean = self._outputs[name] = _Mean(step.sampling.max_tokens, 1)
         mean.add(usage.output_tokens)
+
+    def saw_stall(self, step: Step, stall_s: float) -> None:
+        """Learn how long it took until a call could follow on a step."""
+        self._stalls.setdefault(step.call.function, _Mean(FIRST_STALL_S, 1)).add(stall_s)
+
+    def stall_s(self, step: Step) -> float:
+        """How long it will take until a call can follow on a step."""
+        mean = self._stalls.get(step.call.function)
+        return mean.value if mean else FIRST_STALL_S
 
     def output_tokens(self, step: Step) -> float:
         """How many tokens a step's output will have."""
@@ -72,6 +86,12 @@ class Predictor:
         if isinstance(variable.outcome, Value):
             return variable.outcome.tokens
         return max((self.output_tokens(producer) for producer in variable.producers), default=0.0)
+
+    def service_token_s(self, step: Step, cost: CostModel) -> float:
+        """KV token-time that a step will receive: alone, and stretched as others were of late by what ran beside them."""
+        resident = self.prompt_tokens(step) + self.output_tokens(step) / 2
+        step.alone_token_s = resident * self.seconds(step, cost)
+        return step.alone_token_s * self._stretch.value
 
     def seconds(self, step: Step, cost: CostModel) -> float:
         """How long a step will take by itself."""

@@ -1,6 +1,6 @@
-"""Clients of the simulated server: one that declares its program, and one that keeps the structure to itself.
+"""Clients of the simulated server: one declares its whole program, one lets it grow, and one keeps the structure to itself.
 
-The second sends a finished prompt for each call when it has what the call reads: over the network, and to the end of the line.
+The last sends a finished prompt for each call when it has what the call reads: over the network, and to the end of the line.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from parrot_server.core import events as ev
-from parrot_server.core.model import Failure, Value
+from parrot_server.core.model import Failure, Ref, Value
 from parrot_server.sim.attempt import CallRecord
 from parrot_server.sim.simulation import Simulation
-from parrot_server.sim.workload import CallShape, ProgramShape, declared, own_value, undeclared
+from parrot_server.sim.workload import CallShape, ProgramShape, added, declared, opened, own_value, undeclared
 
 Expect = Callable[[str, CallShape], None]  # the id of a program at the server, and a call of it
 
@@ -98,6 +98,45 @@ class DeclaringClient(_Client):
     def _bring(self, call: CallShape) -> None:
         value = ev.VariableSet(self.shape.id, f"{call.id}?", own_value(self.shape, call))
         self.simulation.at(self.simulation.now_s + call.stall_s, lambda: self.simulation.post(value))
+
+
+class LiveClient(_Client):
+    """Opens its program, then adds each call when it has what the call reads, without a way to go."""
+
+    def begin(self, expect: Expect) -> None:
+        """Open, with the calls that wait for nothing."""
+        self._expect = expect
+        self._left = len(self.shape.calls)
+        self._parts: dict[str, tuple[Value | Ref, ...]] = {}
+        self.simulation.submit(opened(self.shape), self)
+        for call in self.shape.calls:
+            if not call.waits_for:
+                self._add_after(call.stall_s, call)
+
+    def resolved(self, program: str, name: str, outcome: Value | Failure) -> None:
+        """An answer is there: the calls that it leads to can be said."""
+        if isinstance(outcome, Failure):
+            self.record.failure = self.record.failure or outcome
+            self.simulation.post(ev.Closed(self.shape.id))
+            return
+        for call in self.ready_after(name):
+            self._add_after(call.stall_s, call)
+
+    def ended(self, program: str) -> None:
+        """The program has ended."""
+        self.charge(program)
+        self.end()
+
+    def _add_after(self, pause_s: float, call: CallShape) -> None:
+        if pause_s:
+            self.simulation.at(self.simulation.now_s + pause_s, lambda: self._add(call))
+        else:
+            self._add(call)
+
+    def _add(self, call: CallShape) -> None:
+        self._left -= 1
+        self._expect(self.shape.id, call)
+        self.simulation.post(added(self.shape, call, self._parts, close=not self._left))
 
 
 class LoopClient(_Client):

@@ -57,6 +57,7 @@ def conversation(
     kind: str = "chat",
     tenant: str = "",
     max_tokens: int = 0,
+    live: bool = True,
 ) -> ProgramShape:
     """A chat or an agent: each call goes on with all that was said before.
 
@@ -64,6 +65,7 @@ def conversation(
         turns: what comes in, what is answered, and how long the person or the tool before it takes.
         heads: what the first prompt begins with, as other conversations do.
         max_tokens: the declared bound of each answer; 0: the truth.
+        live: see `ProgramShape`.
     """
     calls = [
         CallShape(
@@ -78,7 +80,7 @@ def conversation(
         )
         for i, (own, output, stall_s) in enumerate(turns)
     ]
-    return ProgramShape(name, tuple(calls), kind=kind, at_s=at_s, tenant=tenant)
+    return ProgramShape(name, tuple(calls), kind=kind, at_s=at_s, tenant=tenant, live=live)
 
 
 def multi_agent(name: str, branches: int, rounds: int, rng: Random, at_s: float = 0.0) -> ProgramShape:

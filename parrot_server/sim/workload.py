@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Literal
 
 from parrot_server.core.cost import alone_s
-from parrot_server.core.events import Submitted
+from parrot_server.core.events import CallsAdded, Submitted
 from parrot_server.core.model import (
     Binding,
     CallSpec,
@@ -63,7 +63,13 @@ class CallShape:
 
 @dataclass(frozen=True)
 class ProgramShape:
-    """One program. `kind` is its class in reports; `at_s` when it comes."""
+    """One program.
+
+    Args:
+        kind: its class in reports.
+        at_s: when it comes.
+        live: its client adds each call when it knows that there is one, as a loop on values does: nobody can see what will come.
+    """
 
     id: str
     calls: tuple[CallShape, ...]
@@ -72,6 +78,7 @@ class ProgramShape:
     tenant: str = ""
     priority: float = 1.0
     deadline_s: float | None = None
+    live: bool = False
     index: dict[str, CallShape] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -134,6 +141,25 @@ def declared(program: ProgramShape) -> Submitted:
         criteria=tuple((call.id, Criterion(call.criterion)) for call in program.calls if call.criterion),
         priority=program.priority,
         deadline_s=program.deadline_s,
+    )
+
+
+def added(program: ProgramShape, call: CallShape, parts: dict[str, tuple[Value | Ref, ...]], close: bool) -> CallsAdded:
+    """One more call of a live program. Notes in `parts` what its prompt is made of."""
+    parts[call.id] = tuple(_parts(program, call, parts, own_value(program, call)))
+    criteria = ((call.id, Criterion(call.criterion)),) if call.criterion else ()
+    return CallsAdded(program.id, calls=(_call(call, parts[call.id]),), criteria=criteria, close=close)
+
+
+def opened(program: ProgramShape) -> Submitted:
+    """A live program before its first call."""
+    return Submitted(
+        program=program.id,
+        name=program.kind,
+        tenant=program.tenant,
+        priority=program.priority,
+        deadline_s=program.deadline_s,
+        closed=False,
     )
 
 

@@ -10,7 +10,7 @@ from parrot_server.core.events import Action, Event
 from parrot_server.core.model import EngineSpec, StepKey
 from parrot_server.core.settings import SchedulerSettings
 from parrot_server.sim.attempt import Answer, CallRecord
-from parrot_server.sim.clients import DeclaringClient, LoopClient, ProgramRecord
+from parrot_server.sim.clients import DeclaringClient, LiveClient, LoopClient, ProgramRecord
 from parrot_server.sim.engine import RooflineEngine
 from parrot_server.sim.simulation import Simulation
 from parrot_server.sim.workload import CallShape, ProgramShape, answer_text, function_of
@@ -91,7 +91,9 @@ class World:
             if then:
                 then(record)
 
-        if declares:
+        if declares and shape.live:
+            LiveClient(self.simulation, record, end).begin(expect)
+        elif declares:
             DeclaringClient(self.simulation, record, end).begin(expect)
         else:
             LoopClient(self.simulation, record, end, self.setup.rtt_s, self.setup.queue_s).begin(expect)
@@ -101,6 +103,6 @@ class World:
 
     def _ended(self, record: CallRecord) -> None:
         key = record.key
-        program, _ = self._expected.pop((key.program, key.call))
-        record.ready_s = self.simulation.ready_s.pop(key)
+        program, _ = self._expected[key.program, key.call]
+        record.ready_s = self.simulation.ready_s[key]
         program.calls[key.call] = record
