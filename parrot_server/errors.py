@@ -13,7 +13,10 @@ from enum import StrEnum
 
 
 class ParrotError(Exception):
-    """The root of the tree. Its text is fit to be shown to a user: no prompt text, no traceback."""
+    """The root of the tree. Its text is fit to be shown to a user: no prompt text, no traceback, whole characters."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message.encode(errors="replace").decode())
 
 
 class Refused(ParrotError):
@@ -30,7 +33,7 @@ class Refused(ParrotError):
     def __init__(self, type: str, message: str, *, status: int = 422, call: str | None = None, at: str = "") -> None:
         super().__init__(message)
         self.type = type
-        self.message = message
+        self.message = str(self)
         self.status = status
         self.call = call
         self.at = at
@@ -58,8 +61,8 @@ class EngineError(ParrotError):
     def __init__(self, fault: Fault, type: str, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.fault = fault
-        self.type = type
-        self.message = message
+        self.type = type.encode(errors="replace").decode()
+        self.message = str(self)
         self.retry_after_s = retry_after_s
 
 

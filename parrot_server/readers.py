@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from parrot_server.core.events import CallChanged, Forget, ProgramEnded, Resolve
-from parrot_server.core.model import Failure, ProgramState
+from parrot_server.core.model import Failure, ProgramState, Value
 from parrot_server.generation import Generation
 from parrot_server.metrics import Metrics
 from parrot_server.program_log import Entry, ProgramLog, ProgramMoved
@@ -22,6 +22,7 @@ class _Program:
 
     log: ProgramLog
     streams: dict[str, VariableStream] = field(default_factory=dict)
+    attempts: dict[str, int] = field(default_factory=dict)  # at which the streams of set variables ended
 
 
 class Readers:
@@ -57,6 +58,7 @@ class Readers:
                 program.log.add(now_s, seen)
                 if stream := program.streams.pop(seen.name, None):
                     stream.finish(seen.outcome)
+                    program.attempts[seen.name] = stream.attempt
             case ProgramEnded():
                 self._metrics.programs.labels(seen.state).inc()
                 self.moved(seen.program, seen.state, now_s)
@@ -78,6 +80,10 @@ class Readers:
         if name not in streams:
             streams[name] = VariableStream()
         return streams[name]
+
+    def ended(self, program: str, name: str, outcome: Value | Failure) -> VariableStream:
+        """The stream of a variable that is set: it goes on, for readers that come back, where the live one ended."""
+        return VariableStream(self._programs[program].attempts.get(name, 0), outcome)
 
     def events(self, program: str, cursor: int) -> AsyncGenerator[Entry, None]:
         """What happens in a program, after a cursor."""

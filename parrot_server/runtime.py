@@ -53,7 +53,7 @@ from parrot_server.metrics import Metrics
 from parrot_server.owners import Owners
 from parrot_server.program_log import Entry
 from parrot_server.readers import Readers, VisibleAction
-from parrot_server.streams import StreamItem, VariableStream
+from parrot_server.streams import StreamItem
 from parrot_server.timeouts import Timeouts
 
 log = logging.getLogger("parrot")
@@ -177,9 +177,16 @@ class Runtime:
 
         Raises Refused, and then nothing happened.
         """
+        self.take(event)
+        await self.settled()
+
+    def take(self, event: ClientEvent) -> None:
+        """Let the scheduler take a client's event. It is not committed yet: wait for `settled` before anybody is told.
+
+        Raises Refused, and then nothing happened.
+        """
         self.scheduler.check(event)
         self._take(event)
-        await self.settled()
 
     async def settled(self) -> None:
         """Wait until what has happened by now is committed: what the scheduler's views say may be told to others.
@@ -236,10 +243,10 @@ class Runtime:
             program, name: the variable.
             attempt, offset: where this reader stopped when it was here before.
         """
-        view = self.scheduler.variable(program, name)
         await self.settled()
+        view = self.scheduler.variable(program, name)
         if view.outcome is not None:
-            return VariableStream(view.attempt, view.outcome).follow(attempt, offset)
+            return self._readers.ended(program, name, view.outcome).follow(attempt, offset)
         return self._watched(program, name, self._readers.stream(program, name).follow(attempt, offset))
 
     async def events(self, program: str, cursor: int = 0) -> AsyncGenerator[Entry, None]:
@@ -286,7 +293,8 @@ class Runtime:
                 if event.close:
                     self._readers.moved(event.program, ProgramState.RUNNING, now_s)
             case Closed():
-                if not self.scheduler.program(event.program).closed:
+                view = self.scheduler.program(event.program)
+                if not view.closed and view.ended_s is None:
                     self._readers.moved(event.program, ProgramState.RUNNING, now_s)
 
     def _do(self, action: Action) -> None:

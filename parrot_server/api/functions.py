@@ -33,7 +33,7 @@ async def register(caller: CallerDep, query: Registering) -> Response:
         return answer(_reply(spec))
     known = caller.runtime.owners.functions(caller.tenant).get(spec.name) == spec.id
     if not known:
-        _check_room(caller)
+        _check_room(caller, spec.name)
         await caller.runtime.post(Registered(spec, caller.tenant))
     return answer(_reply(spec), 200 if known else 201)
 
@@ -54,9 +54,10 @@ async def get_function(caller: CallerDep, function_id: Annotated[str, Path(max_l
     return answer(_reply(caller.runtime.scheduler.function(function_id)))
 
 
-def _check_room(caller: Caller) -> None:
+def _check_room(caller: Caller, name: str) -> None:
     most = caller.settings.functions
-    if len(caller.runtime.scheduler.functions()) >= most:
+    names = caller.runtime.owners.functions(caller.tenant)
+    if len(caller.runtime.scheduler.functions()) >= most or (name not in names and len(names) >= most):
         message = f"functions allows {most} registered functions: send others with the programs that use them"
         raise Refused("limit_exceeded", message)
 

@@ -37,5 +37,5 @@ async def set_variable(caller: CallerDep, program_id: ProgramId, name: VariableN
     """Set an open variable, once; the same value again is fine."""
     caller.check_program(program_id)
     event = await caller.read(VariableBody, lambda body, mapper: mapper.variable_set(body, program_id, name))
-    await caller.runtime.post(event)
+    caller.runtime.take(event)
     return answer(to_wire.variable(await caller.runtime.variable(program_id, name)))
