@@ -1,21 +1,25 @@
-# Each target makes its own virtual environment when there is none.
+# Needs make and Python 3.11 or newer, no more. Each target makes its own virtual environment when there is none.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SGLANG_KIT ?= $(HOME)/.cache/parrot/sglang-cpu
 
-.PHONY: help demo test check bench soak test-sglang test-vllm bench-gpu clean
+.PHONY: help demo test check bench soak test-sglang clean
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
 
-$(VENV)/ready: pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Parrot needs Python 3.11 or newer; set PYTHON=python3.12, say")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[embedded,dev]'
-	@touch $@
+# What the demo needs; `ready` has the tools for tests and checks as well.
+$(VENV)/demo: EXTRAS := embedded
+$(VENV)/ready: EXTRAS := embedded,dev
+$(VENV)/demo $(VENV)/ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Parrot needs Python 3.11 or newer: make PYTHON=python3.12, say")'
+	@echo "setting up $(VENV) with $(EXTRAS) (once)"
+	@began=$$(date +%s) && $(PYTHON) -m venv $(VENV) \
+	  && $(BIN)/pip install -qq --disable-pip-version-check -e '.[$(EXTRAS)]' \
+	  && echo "set-up $$(($$(date +%s) - began)) s" && touch $(VENV)/demo $@
 
-demo: $(VENV)/ready ## set up, then sixteen real texts summarised and combined on the embedded engine
-	$(BIN)/parrot demo map-reduce
+demo: $(VENV)/demo ## set up, then sixteen real texts explained and combined on the embedded engine
+	@$(BIN)/parrot demo map-reduce
 
 test: $(VENV)/ready ## the tests: core, engines, server, SDK, and the real model end to end
 	$(BIN)/python -m pytest -m 'not sglang and not soak'

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pydoc_data.topics import topics
 
 from parrot_sdk import Client, In, Variable, function
-from parrot_server.demo.documents import TOPICS, CountTokens, head
+from parrot_server.demo.documents import CountTokens, head
 from parrot_server.demo.report import Report, run
 from parrot_server.demo.templates import template
 
@@ -43,8 +43,10 @@ class Shape:
 
 FULL = Shape(steps=20, first_tokens=2000, more_tokens=300, note_tokens=80)
 QUICK = Shape(steps=6, first_tokens=400, more_tokens=120, note_tokens=40)
-PAGES = ("debugger", *TOPICS[:15], "with", "class", "raise", "async")
-_SCAFFOLD_TOKENS = 40  # the system text and the marks of the turns, in all of the chat formats that we know about
+TOPIC = "types"
+QUESTION = "Explain this page to a beginner in one long paragraph."
+_SCAFFOLD_TOKENS = 40  # the system text, and the marks of the turns in a common chat format
+_JOIN_TOKENS = 4  # page, question and note stand with empty lines between them
 
 
 def chain(client: Client, pages: Sequence[str], shape: Shape, on_text: Callable[[str], None]) -> Report:
@@ -58,13 +60,12 @@ def chain(client: Client, pages: Sequence[str], shape: Shape, on_text: Callable[
 
     Raises parrot_sdk.ParrotError.
     """
-    take_note = continue_notes.using(max_tokens=shape.note_tokens)
 
     def build() -> Variable[str]:
         history: list[str | Variable[str]] = []
-        for page in pages:
+        for step, page in enumerate(pages):
             history.append(page)
-            note = take_note(history)
+            note = continue_notes.using(max_tokens=shape.note_tokens, seed=step)(history)
             history.append(note)
         return note
 
@@ -72,13 +73,12 @@ def chain(client: Client, pages: Sequence[str], shape: Shape, on_text: Callable[
 
 
 def reference_pages(shape: Shape, count_tokens: CountTokens) -> list[str]:
-    """Beginnings of topics of Python's reference, each with a question, so long that the prompts come out as the shape says."""
+    """One long topic of Python's reference, page by page, each with a question; so long that the prompts get the shape."""
+    rest = topics[TOPIC].strip()
     pages = []
     for step in range(shape.steps):
-        budget = shape.first_tokens - _SCAFFOLD_TOKENS if step == 0 else shape.more_tokens - shape.note_tokens
-        topic = topics[PAGES[step]].strip()
-        question = f'Explain "{topic.splitlines()[0]}" to a beginner in one long paragraph.'
-        room = budget - count_tokens(question) - 4  # two joins
-        text = head(topic, room, count_tokens, marks=("\n", " "))
-        pages.append(f"{text}\n\n{question}")
+        room = shape.first_tokens - _SCAFFOLD_TOKENS if step == 0 else shape.more_tokens - shape.note_tokens
+        page = head(rest, room - count_tokens(QUESTION) - _JOIN_TOKENS, count_tokens, marks=("\n", " "))
+        rest = rest[len(page) :].strip()
+        pages.append(f"{page}\n\n{QUESTION}")
     return pages

@@ -45,9 +45,10 @@ def run(client: Client, name: str, build: Callable[[], Variable[str]], on_text: 
     Raises parrot_sdk.ParrotError.
     """
     requests_before, began_s = client.http_requests, time.perf_counter()
-    with client.program(name) as program:
-        answer = build()
+    program = client.program(name)
     try:
+        with program:
+            answer = build()
         text = _read(answer, on_text)
     except KeyboardInterrupt:
         program.cancel()
