@@ -175,7 +175,7 @@ class Connection:
                     if response.is_success:
                         async with aclosing(EventSource(response).aiter_sse()) as events:
                             async for event in events:
-                                if event.event:
+                                if event.data:  # a comment after an event that had an id comes as one without data
                                     patience = _Patience(self._retry_s)
                                     last_id = event.id
                                     yield event.event, json.loads(event.data)

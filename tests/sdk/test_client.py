@@ -126,6 +126,15 @@ class TestNetworks:
             with proxy(server.url, plainly, port):
                 assert sending.result(20).values
 
+    def test_a_stream_whose_server_pings(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("parrot_server.api.sse.PING_S", 0.01)
+        answer = Answer(["word "] * 20, delays_s=0.03)
+        with serving(FakeEngine(script=[answer])) as server, Client(server.url) as client:
+            with client.program():
+                variable = refine("x")
+            assert "".join(variable.stream()) == "word " * 20
+            assert client.http_requests == 2
+
     def test_a_server_that_asks_for_patience(self) -> None:
         reply = {"id": "p-1", "state": "open", "variables": [], "links": {}}
         answers = [(503, {}, "0.05"), (429, {}, "0.05"), (201, reply, "")]
