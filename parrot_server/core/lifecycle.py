@@ -319,7 +319,7 @@ class Lifecycle:
         """Drop an ended program."""
         if program_id in self._state.ended:
             self._state.ended_bytes -= self._state.ended.pop(program_id)
-            del self._state.programs[program_id]
+            self._state.programs.pop(program_id).dissolve()
             self._state.actions.append(Forget(program_id))
 
     def known_functions(self, program: Program | None) -> ChainMap[str, Function]:

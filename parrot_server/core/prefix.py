@@ -25,7 +25,10 @@ def chain_id(parent: str, kind: str, text: str) -> str:
     return hashlib.sha256(b"%b %b %d:%b" % (parent.encode(), kind.encode(), len(data), data)).hexdigest()
 
 
-_known_chain_id = lru_cache(maxsize=1024)(chain_id)  # the constant heads of functions come again with each call
+@lru_cache(maxsize=1024)
+def _root_id(tenant: str, model: str) -> str:
+    """Where the prefixes of a tenant on a model begin."""
+    return chain_id(chain_id("", "tenant", tenant), "model", model)
 
 
 def build_prompt(step: Step, *, head_only: bool = False) -> Prompt:
@@ -42,13 +45,22 @@ def build_prompt(step: Step, *, head_only: bool = False) -> Prompt:
             raise AssertionError(f"{step.key}: built before its inputs are set")
         if piece.text or piece.kind is PieceKind.ROLE:
             pieces.append(piece)
-    identity = _known_chain_id(_known_chain_id("", "tenant", step.program.tenant), "model", step.call.model)
+    identity = _root_id(step.program.tenant, step.call.model)
     identities = []
+    in_head = True
     for piece in pieces:
-        extend = chain_id if piece.kind is PieceKind.VALUE else _known_chain_id
-        identity = extend(identity, piece.kind, piece.text)
+        in_head = in_head and piece.kind is not PieceKind.VALUE
+        identity = _head_id(function, identity, piece) if in_head else chain_id(identity, piece.kind, piece.text)
         identities.append(identity)
     return Prompt(tuple(pieces), tuple(identities), function.chat)
+
+
+def _head_id(function: Function, parent: str, piece: Piece) -> str:
+    """The identity of a beginning without values. It comes again with each call of the function, and is gone with it."""
+    name = (parent, piece.kind, piece.text)
+    if name not in function.heads:
+        function.heads[name] = chain_id(*name)
+    return function.heads[name]
 
 
 def _pieces(step: Step, function: Function) -> Iterable[Piece | None]:

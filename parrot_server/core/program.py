@@ -30,18 +30,18 @@ from parrot_server.core.model import (
     Value,
 )
 
-
 STEP_BYTES = 6000  # of a step with its call, its variable, its edges and its prompt's pieces
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A registered function with its template parsed."""
+    """A registered function with its template parsed. `heads` keeps identities of its prompts' beginnings, see `prefix.py`."""
 
     spec: FunctionSpec
     template: Template
     sampling: dict[str, Sampling]
     joins: dict[str, str]
+    heads: dict[tuple[str, str, str], str] = field(default_factory=dict)
 
     @property
     def chat(self) -> bool:
@@ -207,6 +207,14 @@ class Program:
         tokens = sum(value.tokens for value in values if isinstance(value, Value))
         texts = sum(len(function.spec.text) for function in self.functions.values())
         return int(BYTES_PER_TOKEN * tokens) + texts + STEP_BYTES * len(self.steps)
+
+    def dissolve(self) -> None:
+        """Let go of all that it holds, at once: its parts hold each other, and would else wait for the garbage collector."""
+        for variable in self.variables.values():
+            variable.producers.clear()
+            variable.waiters.clear()
+        for parts in (self.steps, self.calls, self.variables, self.functions, self.groups, self.graph):
+            parts.clear()
 
     def validate(self) -> None:
         """State every invariant of one program. Raises AssertionError."""
