@@ -11,7 +11,7 @@ from dataclasses import replace
 from parrot_server.core.events import Abort, Dispatch, Keep, Pause, Resume
 from parrot_server.core.fleet import Engine, Pin, PinState
 from parrot_server.core.model import CallState, Objective, PieceKind, Prompt, Tier
-from parrot_server.core.placement import Plan, is_held_back, plan
+from parrot_server.core.placement import Plan, plan, would_slow_down
 from parrot_server.core.prefix import build_prompt
 from parrot_server.core.program import Program, Step
 from parrot_server.core.queue import Lane, Pool
@@ -71,7 +71,7 @@ class Dispatcher:
         plans = [
             plan(step, engine, state.predictor, state.prefixes, state.settings)
             for engine in engines
-            if not engine.is_full
+            if self._is_open(step, engine)
         ]
         plans.sort(key=lambda p: (p.expected_s, p.engine.spec.id))
         for candidate in plans:
@@ -81,30 +81,38 @@ class Dispatcher:
             self._make_room(step, plans[0].engine if plans else engines[0])
         return False
 
-    def _try(self, step: Step, candidate: Plan) -> bool:
-        state, engine = self._state, candidate.engine
+    def _is_open(self, step: Step, engine: Engine) -> bool:
+        """Whether an engine could take a step, however much room it needs."""
+        if engine.is_full or engine.spec.id in self._spoken_for:
+            return False
         if step.deaths and any(run.step.deaths and not run.prefilled for run in engine.runs.values()):
             return False  # of those that ran when an engine died, one at a time shows which of them did it
+        return not self._is_held_back(step, engine)
+
+    def _try(self, step: Step, candidate: Plan) -> bool:
+        state, engine = self._state, candidate.engine
         if candidate.move in ("wait", "warm"):
             assert candidate.shared is not None
             return self._wait_for(step, engine, candidate.shared)
         batch = state.policy.deduces and step.objective is Objective.BATCH
-        if engine.spec.id in self._spoken_for:
-            return False
         if not engine.has_room(candidate.need_tokens, state.settings, batch=batch):
             self._spoken_for.add(engine.spec.id)
-            return False
-        if state.policy.deduces and self._is_held_back(step, engine):
             return False
         self._send(step, candidate)
         return True
 
     def _is_held_back(self, step: Step, engine: Engine) -> bool:
-        better = [run for run in engine.expedited() if self._is_before(run.step, step, self._running_score(run), 0.0)]
-        return is_held_back(step, engine, better, self._state.now_s, self._state.settings)
+        """Whether a step must wait so that better expedited calls that run keep their time per token."""
+        state = self._state
+        if not state.policy.deduces or not would_slow_down(step, engine, state.now_s, state.settings):
+            return False
+        if step.objective is Objective.EXPEDITE:
+            return True
+        score = state.queue.score(step)
+        return any(self._is_before(run.step, step, self._running_score(run), score) for run in engine.expedited())
 
-    def _is_before(self, a: Step, b: Step, score_of_a: float, levels: float) -> bool:
-        """Whether a step comes before another in the queue's order, by so many levels at least.
+    def _is_before(self, a: Step, b: Step, score_of_a: float, score_of_b: float, levels: float = 0.0) -> bool:
+        """Whether a step comes before another in the queue's order, by more than so many levels.
 
         Whatever pauses or evicts for another must keep to that order, or the two would take turns for ever.
         """
@@ -112,7 +120,7 @@ class Dispatcher:
         if a.program.tenant != b.program.tenant:
             mine, others = (state.accounts.tenant(x.program.tenant).virtual_token_s for x in (a, b))
             return mine + levels * state.settings.quantum_token_s < others
-        return score_of_a + levels < state.queue.score(b)
+        return score_of_a + levels < score_of_b
 
     def _wait_for(self, step: Step, engine: Engine, prefix: str) -> bool:
         """Have a step wait for a prefix; ask for it if nobody brings it yet. No more wait than can run at once."""
@@ -192,9 +200,7 @@ class Dispatcher:
         state = self._state
         assert step.engine is not None
         engine = state.engines[step.engine]
-        if engine.is_full:
-            return False
-        if state.policy.deduces and self._is_held_back(step, engine):
+        if engine.is_full or self._is_held_back(step, engine):
             return False
         self._leave_queue(step)
         state.move(step, CallState.RUNNING)
@@ -213,14 +219,14 @@ class Dispatcher:
         expedited = engine.expedited()
         if not engine.spec.can_pause or not expedited:
             return
-        first = min(expedited, key=lambda run: (self._running_score(run), run.step.seq))
-        score = self._running_score(first)
-        batch = sorted(engine.batch(), key=lambda run: (self._running_score(run), run.step.seq))
-        budget_s = engine.corunner_budget_s(expedited, state.settings)
-        for run in batch:
+        budget_s = engine.corunner_budget_s(state.settings)
+        if engine.corunners_s() <= budget_s:
+            return
+        best, _, first = min((self._running_score(run), run.step.seq, run) for run in expedited)
+        for score, _, run in sorted((self._running_score(run), run.step.seq, run) for run in engine.batch()):
             budget_s -= engine.corunner_s(run.resident_tokens)
             patient = run.step.waited_s < state.settings.patience_s
-            if budget_s < 0 and patient and self._is_before(first.step, run.step, score, 0.0):
+            if budget_s < 0 and patient and self._is_before(first.step, run.step, best, score):
                 self._pause(engine, run)
 
     def _pause(self, engine: Engine, run: Run) -> None:
@@ -237,12 +243,15 @@ class Dispatcher:
         if limit is not None and len(engine.expedited()) >= limit:
             return
         mine = state.queue.score(step)
-        runs = [run for run in engine.runs.values() if run.step.objective is Objective.BATCH]
-        scores = {run: self._score_of(run) for run in runs}
-        worse = [run for run in runs if self._is_before(step, run.step, mine, 1.0)]
+        worse = [
+            (score, run.step.seq, run)
+            for run in engine.runs.values()
+            if run.step.objective is Objective.BATCH
+            and self._is_before(step, run.step, mine, score := self._score_of(run), levels=1.0)
+        ]
         if not worse:
             return
-        victim = max(worse, key=lambda run: (scores[run], run.step.seq))
+        _, _, victim = max(worse)
         if engine.is_full:
             if engine.spec.can_pause and victim.decodes:
                 self._pause(engine, victim)

@@ -162,10 +162,16 @@ class Engine:
         """Batch calls in the running batch."""
         return self.totals.batch
 
-    def corunner_budget_s(self, expedited: Collection[Run], settings: SchedulerSettings) -> float:
-        """By how much batch calls may stretch a step of these expedited ones."""
-        alone = step_s(self.cost, len(expedited), sum(run.resident_tokens for run in expedited))
-        return (settings.corunner_slowdown - 1) * alone
+    def corunner_budget_s(self, settings: SchedulerSettings) -> float:
+        """By how much batch calls may stretch a step of the expedited ones."""
+        totals = self.totals
+        alone_s = step_s(self.cost, len(totals.expedited), totals.resident_tokens - totals.batch_tokens)
+        return (settings.corunner_slowdown - 1) * alone_s
+
+    def corunners_s(self) -> float:
+        """By how much batch calls stretch a step now."""
+        totals = self.totals
+        return self.cost.sequence_s * len(totals.batch) + self.cost.resident_token_s * totals.batch_tokens
 
     def corunner_s(self, resident_tokens: float) -> float:
         """By how much one more call stretches a step."""

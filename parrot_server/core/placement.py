@@ -19,7 +19,6 @@ from parrot_server.core.model import Objective, Prompt
 from parrot_server.core.predict import Predictor
 from parrot_server.core.prefix import PrefixTable
 from parrot_server.core.program import Step
-from parrot_server.core.runs import Run
 from parrot_server.core.settings import SchedulerSettings
 
 
@@ -95,18 +94,16 @@ def _move(
     return "lead" if shares and not engine.holds(shared) else "send"
 
 
-def is_held_back(step: Step, engine: Engine, better: list[Run], now_s: float, settings: SchedulerSettings) -> bool:
-    """Whether a step must wait so that better expedited calls that run keep their time per token.
+def would_slow_down(step: Step, engine: Engine, now_s: float, settings: SchedulerSettings) -> bool:
+    """Whether a step would take more than is left to it beside expedited calls that run: of their number, or of their time per token.
 
-    A batch step is not held back for ever: after `patience_s` in the queue the bound does not apply to it.
+    A batch step that has waited for `patience_s` is not asked.
     """
     if step.objective is Objective.EXPEDITE:
         limit = settings.expedited_together
         return limit is not None and len(engine.expedited()) >= limit
-    if not better or now_s - step.queued_s >= settings.patience_s:
+    if not engine.expedited() or now_s - step.queued_s >= settings.patience_s:
         return False
-    budget_s = engine.corunner_budget_s(better, settings)
-    spent_s = sum(engine.corunner_s(run.resident_tokens) for run in engine.batch())
     assert step.prompt is not None, f"{step.key} has no prompt"
     resident = sum(piece.tokens for piece in step.prompt.pieces)
-    return spent_s + engine.corunner_s(resident) > budget_s
+    return engine.corunners_s() + engine.corunner_s(resident) > engine.corunner_budget_s(settings)

@@ -79,8 +79,9 @@ def demand_of(step: Step) -> float:
     A group whose end can be seen is measured by that from its start. So its members stay together, and of two groups alike the second
     does not take the place of the first half way.
     """
-    part = step.group or step
-    return step.inherited_token_s + max(part.expected_token_s, part.attained_token_s)
+    group = step.group
+    own = max(group.expected_token_s, group.attained_token_s) if group else step.attained_token_s
+    return step.inherited_token_s + own
 
 
 def _parrot(step: Step, settings: SchedulerSettings, work: Mapping[str, float]) -> float:
@@ -90,7 +91,7 @@ def _parrot(step: Step, settings: SchedulerSettings, work: Mapping[str, float]) 
         level += settings.throughput_levels
     elif step.objective is Objective.BATCH:
         level += settings.batch_levels
-    return level + step.queued_s / settings.age_s
+    return level + math.floor(step.queued_s / settings.age_s)
 
 
 POLICIES: Mapping[str, Policy] = {

@@ -143,7 +143,7 @@ class ReadyQueue:
         heapq.heappush(heap, (self.score(head), self._tie(head), lot.version, lot))
 
     def _tie(self, head: Step) -> int:
-        return head.program.seq if self._policy.lot == "program" else head.seq
+        return head.seq if self._policy.lot == "step" else head.program.seq
 
     def validate(self) -> None:
         """Raises AssertionError."""

@@ -66,12 +66,13 @@ def _share(run: Run) -> _Share:
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over an engine's runs. `leaving`: those that were asked to pause or to go."""
+    """Sums over an engine's runs. `leaving`: those that were asked to pause or to go; `batch_tokens`: resident ones of batch calls."""
 
     slots: int = 0
     need_tokens: int = 0
     leaving: int = 0
     resident_tokens: int = 0
+    batch_tokens: int = 0
     backlog_tokens: int = 0
     expedited: dict[Run, None] = field(default_factory=dict)
     batch: dict[Run, None] = field(default_factory=dict)
@@ -105,9 +106,11 @@ class Totals:
             self.batch.pop(run, None)
 
     def _add(self, share: _Share, sign: int) -> None:
-        slot, need_tokens, leaves, resident_tokens, backlog_tokens, _ = share
+        slot, need_tokens, leaves, resident_tokens, backlog_tokens, objective = share
         self.slots += sign * slot
         self.need_tokens += sign * need_tokens
         self.leaving += sign * leaves
         self.resident_tokens += sign * resident_tokens
+        if objective is Objective.BATCH:
+            self.batch_tokens += sign * resident_tokens
         self.backlog_tokens += sign * backlog_tokens

@@ -72,6 +72,7 @@ class Mix:
             grant_tokens=self.quantum if policy in PREEMPTS else None,
             quantum_token_s=float(self.levels[0] * PROMPT_TOKENS),
             thresholds=tuple(level / self.levels[0] for level in self.levels),
+            age_s=100.0 * self.levels[0],
             lifetime_s=float("inf"),
             calls_per_program=10**6,
             depth=10**6,
