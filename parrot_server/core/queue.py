@@ -21,7 +21,7 @@ from parrot_server.core.settings import SchedulerSettings
 
 Pool = tuple[str, str]  # ("model", name) or ("paused", engine)
 Lane = tuple[Pool, Objective]
-Rank = tuple[float, float, int]  # tenant's share, score, seq
+Rank = tuple[float, float, int, bool]  # tenant's share, score, seq; of equals a paused one is first, for it holds memory
 _LotKey = tuple[Lane, str, tuple[str, ...]]
 _Member = tuple[float, int, int, Step]  # minus the remaining path, seq, token, step
 
@@ -116,7 +116,7 @@ class ReadyQueue:
                 if not heap:
                     continue
                 score, seq, _, lot = heap[0]
-                rank = (self._accounts.tenant(tenant).virtual_token_s, score, seq)
+                rank = (self._accounts.tenant(tenant).virtual_token_s, score, seq, lane[0][0] != "paused")
                 if best is None or rank < best[0]:
                     best = (rank, lane, self._head(lot))
         return best
