@@ -26,10 +26,12 @@ class Owners:
         self._numbers = itertools.count(1)
         self._programs: dict[str, _Owned] = {}
         self._registered: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        self._ids: defaultdict[str, set[str]] = defaultdict(set)
 
     def registered(self, event: Registered) -> None:
         """A tenant named a function; the latest of a name counts."""
         self._registered[event.tenant][event.function.name] = event.function.id
+        self._ids[event.tenant].add(event.function.id)
 
     def submitted(self, event: Submitted) -> None:
         """A program is there."""
@@ -51,6 +53,10 @@ class Owners:
     def functions(self, tenant: str) -> dict[str, str]:
         """Ids of registered functions by the names that they have for a tenant."""
         return self._registered[""] | self._registered.get(tenant, {})
+
+    def has_function(self, tenant: str, function_id: str) -> bool:
+        """Whether a tenant, or the operator, registered a function: another's templates are nobody's business."""
+        return function_id in self._ids[""] or function_id in self._ids.get(tenant, ())
 
     def names(self, program: str) -> dict[str, str]:
         """Ids of functions by the names that calls of a program may use. Raises Refused."""

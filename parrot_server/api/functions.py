@@ -51,6 +51,8 @@ async def list_functions(caller: CallerDep) -> Response:
 async def get_function(caller: CallerDep, function_id: Annotated[str, Path(max_length=128)]) -> Response:
     """A registered function with its segments."""
     await caller.runtime.settled()
+    if not caller.runtime.owners.has_function(caller.tenant, function_id):
+        raise Refused("unknown_function", f"no function {function_id!r} is registered", status=404)
     return answer(_reply(caller.runtime.scheduler.function(function_id)))
 
 

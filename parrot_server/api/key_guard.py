@@ -41,9 +41,10 @@ class KeyGuard:
 
     def _tenant(self, authorization: str) -> str | None:
         """The tenant of a key; compares with every key, so that the time taken says nothing."""
-        sent = authorization.removeprefix("Bearer ").strip().encode()
+        scheme, _, key_sent = authorization.partition(" ")
+        sent = key_sent.strip().encode() if scheme.lower() == "bearer" else b""
         found = None
         for key, tenant in self._keys.items():
-            if hmac.compare_digest(sent, key.encode()):
+            if hmac.compare_digest(sent, key.encode()) and sent:
                 found = tenant
         return found

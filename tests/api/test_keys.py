@@ -99,6 +99,32 @@ def test_a_name_of_a_function_means_what_its_own_tenant_said(server: Server) -> 
         assert listed["segments"][0] == {"text": said}
 
 
+def test_a_function_s_text_is_its_own_tenant_s(server: Server) -> None:
+    """Who guesses a template learns not even whether another tenant uses it."""
+    body = {"name": "secret", **function("A secret {{line}}", "line")}
+    made = server.http.post("/v1/functions", json=body, headers=of("key-of-ann")).json()
+    path = f"/v1/functions/{made['id']}"
+    assert server.http.get(path, headers=of("key-of-ann")).json()["segments"] == made["segments"]
+    assert server.http.get(path, headers=of("key-of-bob")).status_code == 404
+    assert server.http.post("/v1/functions", json=body, headers=of("key-of-bob")).status_code == 201
+    assert server.http.get(path, headers=of("key-of-bob")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        ("Bearer key-of-ann", 200),
+        ("bearer  key-of-ann", 200),
+        ("key-of-ann", 401),
+        ("Basic key-of-ann", 401),
+        ("Bearer", 401),
+        ("Bearer key-of-ann key-of-bob", 401),
+    ],
+)
+def test_a_key_comes_as_a_bearer_token(server: Server, sent: str, status: int) -> None:
+    assert server.http.get("/v1/programs", headers={"Authorization": sent}).status_code == status
+
+
 def test_tenants_share_no_cache(server: Server) -> None:
     for key in KEYS:
         for _ in range(2):
