@@ -116,3 +116,11 @@ def test_files_and_links_are_there() -> None:
     links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if not link.startswith("http")]
     assert len(files) > 10
     assert not [path for path in (*files, *links) if not (ROOT / path).exists()]
+
+
+def test_the_files_that_the_architecture_names_are_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    named = set(re.findall(r"[\w/]+\.py", text))
+    roots = (ROOT, ROOT / "parrot_server", ROOT / "parrot_sdk", ROOT / "parrot_server" / "engines")
+    assert len(named) > 20
+    assert not [name for name in named if not any((root / name).exists() for root in roots)]
