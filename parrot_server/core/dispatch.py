@@ -56,11 +56,16 @@ class Dispatcher:
         """Place what can be placed, best first. What room a step waits for, no worse one takes."""
         blocked: set[Lane] = set()
         self._spoken_for.clear()
-        while (best := self._state.queue.best(blocked)) is not None:
+        while self._could_place() and (best := self._state.queue.best(blocked)) is not None:
             _, lane, step = best
             placed = self._resume(step) if lane[0][0] == "paused" else self._send_or_wait(step)
             if not placed:
                 blocked.add(lane)
+
+    def _could_place(self) -> bool:
+        """Whether looking for a step is worth while: an engine has a slot, or one can be made."""
+        state = self._state
+        return state.policy.deduces or any(not engine.is_full for engine in state.engines.values())
 
     # ---- sending
 
@@ -243,9 +248,10 @@ class Dispatcher:
         if limit is not None and len(engine.expedited()) >= limit:
             return
         mine = state.queue.score(step)
+        totals = engine.totals
         worse = [
             (score, run.step.seq, run)
-            for run in engine.runs.values()
+            for run in (*totals.batch, *totals.paused)
             if run.step.objective is Objective.BATCH
             and self._is_before(step, run.step, mine, score := self._score_of(run), levels=1.0)
         ]

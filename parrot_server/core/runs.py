@@ -76,6 +76,7 @@ class Totals:
     backlog_tokens: int = 0
     expedited: dict[Run, None] = field(default_factory=dict)
     batch: dict[Run, None] = field(default_factory=dict)
+    paused: dict[Run, None] = field(default_factory=dict)
     _shares: dict[Run, _Share] = field(default_factory=dict)
 
     @classmethod
@@ -96,6 +97,8 @@ class Totals:
             self._add(now, 1)
             if run.decodes:
                 (self.expedited if run.step.objective is Objective.EXPEDITE else self.batch)[run] = None
+            elif run.paused:
+                self.paused[run] = None
 
     def discount(self, run: Run) -> None:
         """Count a run no more."""
@@ -104,6 +107,7 @@ class Totals:
             self._add(share, -1)
             self.expedited.pop(run, None)
             self.batch.pop(run, None)
+            self.paused.pop(run, None)
 
     def _add(self, share: _Share, sign: int) -> None:
         slot, need_tokens, leaves, resident_tokens, backlog_tokens, objective = share
