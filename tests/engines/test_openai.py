@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from parrot_server.core.model import Piece, PieceKind, Prompt, Tier
@@ -63,13 +67,40 @@ async def test_a_server_is_sent_only_what_it_takes(flavour: FlavourName, extras:
         assert set(body) == plain | extras
 
 
-async def test_a_priority_is_negated_for_vllm() -> None:
-    """Recorded from vLLM 0.32: with --scheduling-policy priority, lower values run first, ties by arrival."""
+async def test_the_scripted_vllm_orders_its_queue_as_the_real_one_was_recorded() -> None:
+    record = json.loads((Path(__file__).parent / "recorded" / "vllm_priority.json").read_text())
+    async with FakeServer("vllm", engine=FakeEngine(max_running=1, token_s=0.01)) as server:
+        async with httpx.AsyncClient(base_url=server.url, timeout=10) as client, asyncio.TaskGroup() as group:
+
+            async def call(name: str, priority: int) -> None:
+                body = {"model": "fake", "prompt": name, "max_tokens": 10, "priority": priority}
+                (await client.post("/v1/completions", json=body)).raise_for_status()
+
+            for at, (name, priority) in enumerate([("filler", -10), *record["queued"]]):
+                group.create_task(call(name, priority))
+
+                async def arrived(number: int = at + 1) -> bool:
+                    return len(server.engine.requests) == number
+
+                await until(arrived, 5)
+        names = {request.rid: request.prompt.pieces[0].text for request in server.engine.requests}
+        assert [names[rid] for rid in server.engine.starts] == ["filler", *record["started"]]
+
+
+async def test_an_urgent_call_overtakes_on_vllm() -> None:
     async with served("vllm", inner=FakeEngine(max_running=1, token_s=0.01)) as (server, engine):
-        for ours in (5, -3):
-            await run(engine, request(ask("a bird"), priority=ours))
-            assert server.bodies[-1][1]["priority"] == -ours
-            assert server.engine.requests[-1].priority == ours  # as the server, lower first, reads it
+        calls = [request(ask(name), priority=priority) for name, priority in (("1", 0), ("2", -1), ("3", 0), ("4", 1))]
+        tasks = []
+        for number, call in enumerate(calls, 1):
+            tasks.append(asyncio.create_task(run(engine, call)))
+
+            async def arrived(number: int = number) -> bool:
+                return len(server.engine.requests) == number
+
+            await until(arrived, 5)
+        await asyncio.gather(*tasks)
+        texts = {request.rid: request.prompt.pieces[1].text[-1] for request in server.engine.requests}
+        assert [texts[rid] for rid in server.engine.starts] == ["1", "4", "3", "2"]
 
 
 async def test_a_server_without_priorities_is_not_asked_for_them_twice() -> None:

@@ -8,22 +8,10 @@ from parrot_server.engines.base import Engine
 from parrot_server.engines.openai import OpenAIEngine
 from parrot_server.engines.sglang import SGLangEngine
 from tests.engines.contract import EngineContract, Harness
+from tests.real_servers import RealHarness
 from tests.sglang.conftest import Replicas
 
 pytestmark = pytest.mark.sglang
-
-
-class RealHarness(Harness):
-    """A server that runs already; what is done to it must not harm the other tests."""
-
-    can_break = False
-    can_go = False
-    scripted = False
-    control_token = "<|im_end|>"
-    patience_s = 60.0
-
-    def __init__(self, replicas: Replicas) -> None:
-        self.url = replicas.roomy
 
 
 class NativeHarness(RealHarness):
@@ -59,7 +47,7 @@ class TestSGLangReal(EngineContract):
         self.replicas = replicas
 
     def make_harness(self) -> Harness:
-        return NativeHarness(self.replicas)
+        return NativeHarness(self.replicas.roomy)
 
 
 class TestOpenAIOnSGLangReal(EngineContract):
@@ -70,4 +58,4 @@ class TestOpenAIOnSGLangReal(EngineContract):
         self.replicas = replicas
 
     def make_harness(self) -> Harness:
-        return MessagesHarness(self.replicas)
+        return MessagesHarness(self.replicas.roomy)
