@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
+import parrot_server
 from parrot_server.clock import Deadlock, VirtualLoop, run_virtual
 
 
@@ -76,3 +79,17 @@ def test_the_loop_closes() -> None:
     loop.run_until_complete(asyncio.sleep(1))
     loop.close()
     assert loop.is_closed()
+
+
+def test_time_is_never_taken_from_the_clock_on_the_wall() -> None:
+    """A wall clock jumps: by an hour twice a year, or when somebody sets it. Only headers name dates: a journal's, and HTTP's."""
+    wall = {("time", "time"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}
+    found = set()
+    root = Path(parrot_server.__file__).parent
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                name = (node.value.id, node.attr)
+                found |= {(path.relative_to(root).as_posix(), ".".join(name))} if name in wall else set()
+    date_of_retry_after = ("engines/http.py", "datetime.now")
+    assert found <= {("server.py", "time.time"), date_of_retry_after}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -325,4 +326,37 @@ def test_logs_are_quiet_about_clients(server: Server, caplog: pytest.LogCaptureF
     for _ in range(50):
         server.http.post("/v1/programs", content=b"{")
         server.http.get("/nowhere")
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_fifty_at_once_pass_through_one_thread() -> None:
+    """Large bodies are read in threads; nothing that waits may hold one of them."""
+    with serving(FakeEngine(context_tokens=10**6, kv_tokens=10**8)) as server:
+        server.loop.set_default_executor(ThreadPoolExecutor(1))
+        body = program(echo("a", "x" * 50_000, "v"))
+        with ThreadPoolExecutor(50) as pool:
+            posts = [pool.submit(server.http.post, "/v1/programs", json=body, params={"wait": 20}) for _ in range(50)]
+            assert {post.result().json()["state"] for post in posts} == {"done"}
+
+
+def test_a_budget_of_seconds_ends_calls_that_an_engine_never_answers() -> None:
+    engine = FakeEngine(script=lambda request: Answer("never", then="hang"))
+    with serving(engine) as server:
+        begun = time.monotonic()
+        reply = server.submit(program(echo("a", "go", "v"), budget={"wall_s": 1.0}), wait=20)
+        assert reply["errors"]["v"]["type"] == "budget_exceeded"
+        assert 0.9 < time.monotonic() - begun < 5
+        until(lambda: len(engine.aborts) == 1)
+
+
+def test_what_an_engine_still_sends_of_an_aborted_call_is_neither_shown_nor_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with serving(FakeEngine(script=script, abort_s=0.5)) as server:
+        for number in range(20):
+            reply = server.submit(program(echo("a", "SLOW", "v")))
+            until(lambda number=number: len(server.engine.starts) > number)
+            server.http.delete(f"/v1/programs/{reply['id']}")
+            assert stream(server, reply)[-1].name == "error"
+        until(lambda: len(server.engine.aborts) == 20)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

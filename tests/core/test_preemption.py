@@ -1,0 +1,80 @@
+"""Calls that are turned out for better ones keep their place, and large ones get their turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from parrot_server.core import events as ev
+from parrot_server.core.model import CallState, Criterion
+
+from .programs import ENGINE, Bench, call, map_reduce, value
+
+
+def answer_aborts(bench: Bench) -> None:
+    for action in [action for action in bench.actions if isinstance(action, ev.Abort)]:
+        bench.actions.remove(action)
+        bench.post(ev.Aborted(action.key, action.attempt))
+
+
+def test_a_storm_of_better_calls_evicts_none_more_than_twice_and_all_end() -> None:
+    bench = Bench(replace(ENGINE, kv_tokens=300, max_running=4), age_s=1e9)
+    tail = call("t", "v", x=value("t", 200))
+    bench.submit(tail, program="batch", criteria=(("v", Criterion("throughput")),))
+    for number in range(12):
+        bench.submit(call("a", "v", x=value(f"{number}", 200)), program=f"p{number}")
+        answer_aborts(bench)
+        running = [sent for sent in bench.dispatched if sent.key.program == f"p{number}"]
+        if running:
+            bench.finish(running[-1])
+    attempts = [sent for sent in bench.dispatched if sent.key.program == "batch"]
+    assert len(attempts) <= 3
+    bench.run()
+    for program in bench.scheduler.programs():
+        assert bench.scheduler.program(program).ended_s is not None, program
+
+
+def test_the_place_of_an_evicted_call_is_that_of_its_first_arrival() -> None:
+    bench = Bench(replace(ENGINE, kv_tokens=300, max_running=4), age_s=1.0)
+    wish = {"criteria": (("v", Criterion("throughput")),)}
+    bench.submit(call("t", "v", x=value("one", 200)), program="old", **wish)
+    bench.post(ev.Tick(), after_s=0.5)
+    bench.submit(call("t", "v", x=value("two", 200)), program="young", **wish)
+    assert [sent.key.program for sent in bench.dispatched] == ["old"]
+    bench.submit(call("a", "v", x=value("a", 200)), program="urgent")
+    answer_aborts(bench)
+    assert bench.dispatched[-1].key.program == "urgent"
+    bench.finish(bench.dispatched[-1])
+    assert bench.dispatched[-1].key.program == "old"
+
+
+def test_a_group_of_sixteen_on_four_slots_ends_under_a_stream_of_single_calls() -> None:
+    bench = Bench(replace(ENGINE, max_running=4, kv_tokens=100_000), age_s=5.0)
+    bench.submit(*map_reduce(16), program="book")
+    done = 0
+    for number in range(400):
+        bench.submit(call("a", "v", x=value(f"{number}")), program=f"p{number}")
+        bench.post(ev.Tick(), after_s=0.25)
+        if done < len(bench.dispatched):
+            bench.finish(bench.dispatched[done])
+            done += 1
+        if bench.scheduler.program("book").ended_s is not None:
+            break
+    states = dict(bench.scheduler.program("book").calls)
+    assert states == {CallState.DONE: 17}, states
+
+
+def test_a_large_call_gets_room_under_a_stream_of_small_ones() -> None:
+    bench = Bench(replace(ENGINE, max_running=8, kv_tokens=1000), age_s=2.0, patience_s=10.0)
+    wish = {"criteria": (("v", Criterion("throughput")),)}
+    running: list[ev.Dispatch] = []
+    for number in range(300):
+        bench.submit(call("a", "v", x=value(f"{number}", 250)), program=f"p{number}")
+        if number == 5:
+            bench.submit(call("large", "v", x=value("large", 900)), program="large", **wish)
+        running = [sent for sent in bench.dispatched if bench.scheduler.program(sent.key.program).ended_s is None]
+        if any(sent.key.program == "large" for sent in running):
+            return
+        bench.post(ev.Tick(), after_s=0.5)
+        if running:
+            bench.finish(running[0])
+    raise AssertionError("the large call never ran")
