@@ -110,10 +110,12 @@ class ReadyQueue:
         for lane, tenants in self._lanes.items():
             if lane in blocked:
                 continue
-            for tenant, heap in tenants.items():
+            for tenant in list(tenants):
+                heap = tenants[tenant]
                 while heap and heap[0][2] != heap[0][3].version:
                     heapq.heappop(heap)
                 if not heap:
+                    del tenants[tenant]
                     continue
                 score, seq, _, lot = heap[0]
                 rank = (self._accounts.tenant(tenant).virtual_token_s, score, seq, lane[0][0] != "paused")

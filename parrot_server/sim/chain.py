@@ -15,7 +15,7 @@ from parrot_server.sim.workload import CallShape, ProgramShape
 from parrot_server.sim.world import Setup, World
 
 AMBIENT_TOKENS = 4096
-AMBIENT_ANSWER_TOKENS = 32
+AMBIENT_ANSWER_TOKENS = 64
 WARM_UP_S = 1.0
 
 

@@ -10,7 +10,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Protocol, get_args
 
 from parrot_server.core import events as ev
 from parrot_server.core.events import Action, Event
@@ -71,6 +71,13 @@ class Simulation:
         self._engines: dict[str, SimulatedEngine] = {}
         self._clients: dict[str, SimulatedClient] = {}
         self._wake_s = math.inf
+        self._performers: Mapping[type, Callable[..., None]] = {
+            ev.CallChanged: self._changed,
+            **dict.fromkeys(get_args(EngineAction), self._order),
+            ev.Resolve: self._resolved,
+            ev.ProgramEnded: self._program_ended,
+            ev.WakeAt: self._wake,
+        }
 
     def at(self, time_s: float, what: Callable[[], None]) -> None:
         """Have something happen at a time."""
@@ -113,31 +120,34 @@ class Simulation:
 
     def _handle(self, event: Event) -> None:
         self.handled += 1
-        self.scheduler.check(event)
+        if isinstance(event, ev.ClientEvent):
+            self.scheduler.check(event)
         actions = self.scheduler.handle(event, self.now_s)
         if self._observe:
             self._observe(self.now_s, event, actions)
         for action in actions:
-            self._perform(action)
+            perform = self._performers.get(type(action))
+            if perform:
+                perform(action)
 
-    def _perform(self, action: Action) -> None:
-        match action:
-            case ev.CallChanged(key, CallState.READY):
-                self.ready_s.setdefault(key, self.now_s)
-            case ev.Dispatch() | ev.Pause() | ev.Resume() | ev.Abort() | ev.Keep():
-                self._engines[action.engine].perform(action)
-            case ev.Resolve(program, name, outcome):
-                self._clients[program].resolved(program, name, outcome)
-            case ev.ProgramEnded(program):
-                self._clients.pop(program).ended(program)
-            case ev.WakeAt(time_s):
-                self._wake(time_s)
+    def _changed(self, action: ev.CallChanged) -> None:
+        if action.state is CallState.READY:
+            self.ready_s.setdefault(action.key, self.now_s)
 
-    def _wake(self, time_s: float) -> None:
+    def _order(self, action: EngineAction) -> None:
+        self._engines[action.engine].perform(action)
+
+    def _resolved(self, action: ev.Resolve) -> None:
+        self._clients[action.program].resolved(action.program, action.name, action.outcome)
+
+    def _program_ended(self, action: ev.ProgramEnded) -> None:
+        self._clients.pop(action.program).ended(action.program)
+
+    def _wake(self, action: ev.WakeAt) -> None:
         """The scheduler wants a tick; the time that it said last counts."""
-        self._wake_s = time_s
+        self._wake_s = action.time_s
         self._asked += 1
-        heapq.heappush(self._heap, (time_s, self._asked, None))
+        heapq.heappush(self._heap, (action.time_s, self._asked, None))
 
     def _tick(self) -> None:
         if self.now_s == self._wake_s:
