@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 log = logging.getLogger("parrot")
 PIECE_CHARACTERS = 16_384
 PING_S = 15.0
+TURN_PIECES = 16  # then others have their turn
 
 
 def event(name: str, data: Mapping[str, object], id: str = "") -> Iterator[bytes]:
@@ -85,10 +86,14 @@ class EventStream(Response):
         await self._write(send, b"", more=False)
 
     async def _send_events(self, send: Send) -> None:
+        written = 0
         async with aclosing(self._events):
             async for pieces in self._events:
                 for piece in pieces:
                     await self._write(send, piece)
+                    written += 1
+                    if written % TURN_PIECES == 0:  # a reader who is fast enough never makes us wait
+                        await asyncio.sleep(0)
 
     async def _ping(self, send: Send) -> None:
         """Comments now and then, so that nobody on the way thinks that the connection is idle."""

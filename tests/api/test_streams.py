@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from parrot_server.api.sse import EventStream
 from parrot_server.engines.base import Request
 from parrot_server.engines.fake import Answer, FakeEngine
 from parrot_server.errors import EngineError, Fault
@@ -222,3 +224,37 @@ def test_two_streams_do_not_disturb_each_other(server: Server) -> None:
         for place, reader in zip(taken, readers, strict=True):
             place.append(next(reader))
     assert [text_of(events) for events in taken] == ["t1 t2 t3 t4"] * 2
+
+
+def test_a_long_log_and_a_fast_reader_leave_others_their_turn() -> None:
+    async def events() -> AsyncGenerator[Iterator[bytes], None]:
+        for number in range(5_000):
+            yield iter([b"event: call\ndata: %d\n\n" % number])
+
+    async def main() -> None:
+        turns = written = 0
+        over = asyncio.Event()
+
+        async def send(message: Any) -> None:
+            nonlocal written
+            written += 1
+
+        async def receive() -> Any:
+            await over.wait()
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async def gone() -> None:
+            raise AssertionError("nobody left")
+
+        other = asyncio.create_task(others())
+        await EventStream(events(), asyncio.Event(), 5.0, gone)({"type": "http"}, receive, send)
+        other.cancel()
+        assert written > 5_000
+        assert turns > 200
+
+    asyncio.run(main())
