@@ -13,7 +13,9 @@ from parrot_server.core import events as ev
 from parrot_server.core.model import (
     ENDED,
     IN_ENGINE,
+    Budget,
     CallSpec,
+    CostModel,
     Criterion,
     EngineSpec,
     Op,
@@ -31,6 +33,9 @@ from parrot_server.errors import Fault, Refused
 
 from .programs import FUNCTIONS, JOIN, MAP, PAIR
 
+BUDGETS = st.sampled_from(
+    [Budget(), Budget(), Budget(), Budget(total_tokens=60), Budget(calls=8), Budget(wall_s=4.0), Budget(wall_s=0.1)]
+)
 POLICIES = ["parrot", "fcfs", "program-fair", "feedback", "request-fair"]
 
 
@@ -71,10 +76,10 @@ class Machine(RuleBasedStateMachine):
         self.up: set[str] = set()
         self.count = 0
         self.open_variables: list[tuple[str, str]] = []
-        for name in ("e0", "e1"):
-            spec = EngineSpec(
-                name, "fake", ("model",), 8192, kv, 3, can_pause=pausing, can_pin=pinning and name == "e0"
-            )
+        self.watching: list[tuple[str, str]] = []
+        for name, models in (("e0", ("model", "other")), ("e1", ("model",))):
+            pins, continues = pinning and name == "e0", name == "e0"
+            spec = EngineSpec(name, "fake", models, 8192, kv, 3, can_pause=pausing, can_pin=pins, continues=continues)
             self.engines[name] = spec
             self.post(ev.EngineUp(spec))
             self.up.add(name)
@@ -95,6 +100,8 @@ class Machine(RuleBasedStateMachine):
         match action:
             case ev.Dispatch():
                 assert action.engine in self.up, "sent to an engine that is down"
+                assert action.model in self.engines[action.engine].models
+                assert action.key.step == 0 or self.engines[action.engine].continues, "sent to one that cannot"
                 assert all(key != action.key or self.aborting(key, n) for key, n in self.sent), "two attempts at once"
                 self.sent[action.key, action.attempt] = action
             case ev.Pause(key, attempt) | ev.Abort(key, attempt):
@@ -155,8 +162,46 @@ class Machine(RuleBasedStateMachine):
             criteria=tuple(criteria.items()),
             closed=close,
             fail_fast=fail_fast,
+            priority=data.draw(st.sampled_from([1.0, 1.0, 1e-6, 1e6])),
+            deadline_s=data.draw(st.sampled_from([None, None, 0.5, 30.0])),
+            budget=data.draw(BUDGETS),
         )
         self.post(event)
+
+    @rule(
+        data=st.data(), priority=st.sampled_from([None, 0.0, 1e-6, 5.0]), deadline_s=st.sampled_from([None, 0.1, 60.0])
+    )
+    def wish(self, data: st.DataObject, priority: float | None, deadline_s: float | None) -> None:
+        """A client changes his mind, about a program or about one of its variables."""
+        if not self.scheduler.programs():
+            return
+        program = data.draw(st.sampled_from(self.scheduler.programs()))
+        name = data.draw(st.sampled_from(self.scheduler.program(program).variables))
+        criterion = data.draw(
+            st.sampled_from([Criterion("latency"), Criterion("throughput"), Criterion("deadline", 9.0)])
+        )
+        criteria = ((name, criterion),) if data.draw(st.booleans()) else ()
+        self.post(ev.CriteriaSet(program, criteria, priority, deadline_s, data.draw(st.none() | BUDGETS)))
+
+    @rule(
+        tenant=st.sampled_from(["", "a", "b"]),
+        weight=st.sampled_from([0.0, 0.001, 1.0, 100.0]),
+        chance=st.integers(0, 3),
+    )
+    def weigh(self, tenant: str, weight: float, chance: int) -> None:
+        if chance:
+            return
+        self.post(ev.LimitsSet(((tenant, weight),)))
+
+    @rule(data=st.data(), leave=st.booleans())
+    def watch(self, data: st.DataObject, leave: bool) -> None:
+        if leave and self.watching:
+            self.post(ev.Unwatched(*self.watching.pop(data.draw(st.integers(0, len(self.watching) - 1)))))
+        elif self.scheduler.programs():
+            program = data.draw(st.sampled_from(self.scheduler.programs()))
+            variable = (program, data.draw(st.sampled_from(self.scheduler.program(program).variables)))
+            self.watching.append(variable)
+            self.post(ev.Watched(*variable))
 
     @rule(data=st.data(), size=st.integers(1, 3), close=st.booleans())
     def add(self, data: st.DataObject, size: int, close: bool) -> None:
@@ -165,10 +210,13 @@ class Machine(RuleBasedStateMachine):
             return
         program = data.draw(st.sampled_from(open_ones))
         known = list(self.scheduler.program(program).variables)
-        self.post(ev.CallsAdded(program, calls=tuple(self.draw_calls(data, known, size)), close=close))
+        calls = self.draw_calls(data, known, size)
+        if data.draw(st.booleans()):  # what was open has found its producer, unless that makes a cycle
+            calls[-1] = self.call(self.new_id("c"), MAP, "x", Ref(data.draw(st.sampled_from(known))), ["open"])
+        self.post(ev.CallsAdded(program, calls=tuple(calls), close=close))
 
     def draw_calls(self, data: st.DataObject, known: list[str], size: int) -> list[CallSpec]:
-        calls = []
+        calls: list[CallSpec] = []
         names = list(known)
         for _ in range(size):
             name = self.new_id("c")
@@ -176,6 +224,7 @@ class Machine(RuleBasedStateMachine):
             kind = data.draw(st.sampled_from(["map", "map", "join", "pair", "each", "race", "items", "after"]))
             source = Ref(data.draw(st.sampled_from(names)))
             fallback = (("y", Value("instead", 2)),) if data.draw(st.booleans()) else ()
+            model = data.draw(st.sampled_from(["", "", "model", "other"]))
             match kind:
                 case "join":
                     some = data.draw(st.lists(st.sampled_from(names), max_size=5))
@@ -186,7 +235,11 @@ class Machine(RuleBasedStateMachine):
                 case "each":
                     made = [self.call(name, MAP, "x", source, outputs, each="x", fallback=fallback)]
                 case "race":
-                    made = [self.call(f"{name}{i}", MAP, "x", source, outputs, race=name) for i in range(2)]
+                    given = [fallback, ()]
+                    made = [
+                        self.call(f"{name}{i}", MAP, "x", source, outputs, race=name, fallback=given[i], model=model)
+                        for i in range(2)
+                    ]
                 case "items":
                     what = Transform(data.draw(st.sampled_from(["items", "field"])), "a")
                     made = [CallSpec(name, Op.TRANSFORM, (("x", source),), (("y", outputs[0]),), transform=what)]
@@ -195,7 +248,8 @@ class Machine(RuleBasedStateMachine):
                     made = [self.call(name, MAP, "x", source, outputs, after=after)]
                 case _:
                     timeout_s = data.draw(st.sampled_from([None, None, 2.0]))
-                    made = [self.call(name, MAP, "x", source, outputs, fallback=fallback, timeout_s=timeout_s)]
+                    fields = {"fallback": fallback, "timeout_s": timeout_s, "model": model}
+                    made = [self.call(name, MAP, "x", source, outputs, **fields)]
             calls += made
             names += outputs
         return calls
@@ -282,11 +336,13 @@ class Machine(RuleBasedStateMachine):
     def die(self, engine: str) -> None:
         if engine not in self.up:
             return
+        self.post(ev.Tick())
         self.up.discard(engine)
         self.drop(engine)
         self.post(ev.EngineDown(engine))
 
     def drop(self, engine: str) -> None:
+        """All that is in an engine is lost."""
         for pair in [pair for pair, sent in self.sent.items() if sent.engine == engine]:
             self.gone(pair)
         self.warming = [keep for keep in self.warming if keep.engine != engine]
@@ -294,13 +350,39 @@ class Machine(RuleBasedStateMachine):
 
     @rule(engine=st.sampled_from(["e0", "e1"]))
     def come_up(self, engine: str) -> None:
+        self.post(ev.Tick())
         self.drop(engine)
         self.up.add(engine)
         self.post(ev.EngineUp(self.engines[engine]))
 
-    @rule(engine=st.sampled_from(["e0", "e1"]), running=st.integers(0, 6), used=st.integers(0, 300))
-    def load(self, engine: str, running: int, used: int) -> None:
-        self.post(ev.EngineLoad(engine, running=running, used_tokens=used))
+    @rule(
+        engine=st.sampled_from(["e0", "e1"]),
+        running=st.integers(0, 6),
+        used=st.integers(0, 300),
+        step_s=st.sampled_from([None, 0.0, 1.0]),
+    )
+    def load(self, engine: str, running: int, used: int, step_s: float | None) -> None:
+        cost = (
+            None if step_s is None else CostModel(step_s=step_s, sequence_s=step_s / 2, resident_token_s=step_s / 100)
+        )
+        self.post(ev.EngineLoad(engine, running=running, used_tokens=used, cost=cost))
+
+    @rule(chance=st.integers(0, 7))
+    def restart(self, chance: int) -> None:
+        """The server starts again from its journal: its engines start anew too."""
+        if chance:
+            return
+        self.post(ev.Tick())  # what is due by now has happened before
+        for engine in ("e0", "e1"):
+            self.drop(engine)
+        self.post(ev.Recovered(1))
+        for engine in sorted(self.up):
+            self.post(ev.EngineUp(self.engines[engine]))
+
+    @precondition(lambda self: self.count > 150)
+    @rule()
+    def drain(self) -> None:
+        self.post(ev.Drain())
 
     @rule(data=st.data())
     def evict_pin(self, data: st.DataObject) -> None:
@@ -339,6 +421,8 @@ class Machine(RuleBasedStateMachine):
             self.post(ev.Closed(program))
         for program, name in self.open_variables:
             self.post(ev.VariableSet(program, name, Value("late", 3)))
+        while self.watching:
+            self.post(ev.Unwatched(*self.watching.pop()))
         for _ in range(5000):
             if not self.step_towards_the_end():
                 break
