@@ -71,8 +71,8 @@ class Attempts:
         assert step.prompt is not None
         engine.saw(step.prompt.prefixes, [piece.tokens for piece in step.prompt.pieces])
         self._dispatcher.release(step)
-        self._dispatcher.keep_for_others(engine, step)
         self._dispatcher.lead_ended(engine, run)
+        self._dispatcher.keep_for_others(engine, step)
 
     def progress(self, event: Progress) -> None:
         """Some running calls have so many tokens now."""
