@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import math
 import signal
 import socket
@@ -30,7 +29,6 @@ from parrot_server.errors import Refused, SetupError
 from parrot_server.journal import FileJournal, Header, Journal
 from parrot_server.runtime import Runtime
 
-log = logging.getLogger("parrot")
 KEEP_ALIVE_S = 75
 
 
@@ -113,7 +111,6 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to take requests."""
         await super().startup(sockets)
-        log.info("listening on %s", self._url)
         self._on_listening(self._url)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

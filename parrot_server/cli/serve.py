@@ -55,6 +55,7 @@ def serve(
         policy=policy,
         journal=journal,
     )
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("parrot").setLevel(logging.INFO)
     with progress() as show:
         asyncio.run(run_server(settings, on_listening=lambda url: say(f"Parrot listens at {url}"), progress=show))

@@ -34,18 +34,25 @@ def note(text: str) -> None:
 
 @contextmanager
 def progress() -> Iterator[Progress]:
-    """A line that says what is going on, as long as the block lasts. Nothing where stderr is no terminal."""
+    """A line that says what is going on, until it is wholly done or the block ends. Nothing where stderr is no terminal."""
     if not sys.stderr.isatty():
         yield lambda what, done: None
         return
     from rich.console import Console
     from rich.markup import escape
 
-    with Console(stderr=True).status("") as status:
+    console = Console(stderr=True)
+    status = console.status("")
 
-        def show(what: str, done: float | None) -> None:
-            line = " ".join(what.split())
-            share = "" if done is None else f" {done:.0%}"
-            status.update(escape(line[-(status.console.width - 12) :]) + share)
+    def show(what: str, done: float | None) -> None:
+        if done == 1.0:
+            status.stop()
+            return
+        line = " ".join(what.split())[-(console.width - 12) :]
+        status.update(escape(line) + ("" if done is None else f" {done:.0%}"))
+        status.start()
 
+    try:
         yield show
+    finally:
+        status.stop()

@@ -137,6 +137,8 @@ def test_serve_says_where_and_stops_on_sigint_without_a_traceback() -> None:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert re.fullmatch(r"Parrot listens at http://127\.0\.0\.1:\d+\n", line)
+        assert process.stderr is not None
+        assert process.stderr.readline().endswith("engine fake is up\n")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
     assert (process.returncode, out, err) == (0, "", "")
