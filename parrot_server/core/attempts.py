@@ -25,6 +25,7 @@ from parrot_server.core.events import (
     WarmFailed,
 )
 from parrot_server.core.fleet import Engine, PinState
+from parrot_server.core.keeper import Keeper
 from parrot_server.core.lifecycle import Lifecycle
 from parrot_server.core.model import ENDED, CallState, Failure, StepKey, Tier, Usage
 from parrot_server.core.prefix import chain_id
@@ -37,10 +38,11 @@ from parrot_server.errors import Fault
 class Attempts:
     """Handlers of the engines' events. Owns no state of its own."""
 
-    def __init__(self, state: State, lifecycle: Lifecycle, dispatcher: Dispatcher) -> None:
+    def __init__(self, state: State, lifecycle: Lifecycle, dispatcher: Dispatcher, keeper: Keeper) -> None:
         self._state = state
         self._lifecycle = lifecycle
         self._dispatcher = dispatcher
+        self._keeper = keeper
 
     # ---- one attempt
 
@@ -70,9 +72,9 @@ class Attempts:
         step.usage = Usage(event.prompt_tokens, event.cached_tokens)
         assert step.prompt is not None
         engine.saw(step.prompt.prefixes, [piece.tokens for piece in step.prompt.pieces])
-        self._dispatcher.release(step)
-        self._dispatcher.lead_ended(engine, run)
-        self._dispatcher.keep_for_others(engine, step)
+        self._keeper.release(step)
+        self._keeper.lead_ended(engine, run)
+        self._keeper.keep_for_others(engine, step)
 
     def progress(self, event: Progress) -> None:
         """Some running calls have so many tokens now."""
@@ -123,7 +125,7 @@ class Attempts:
         step.program.usage = _sum(step.program.usage, event.usage)
         self._note_cached(engine, step, event)
         self._lifecycle.end_step(step, CallState.DONE, event.value)
-        self._dispatcher.hold_over(engine, step)
+        self._keeper.hold_over(engine, step)
         self._check_budget(step.program, 0)
 
     def _problem(self, step: Step, event: Finished) -> Failed | None:
@@ -200,7 +202,7 @@ class Attempts:
         self._charge(run, event.output_tokens)
         run.pausing, run.paused = False, True
         self._state.move(run.step, CallState.PAUSED)
-        self._dispatcher.enqueue(run.step)
+        self._state.enqueue(run.step)
 
     def aborted(self, event: Aborted) -> None:
         """An engine let a call go."""
@@ -250,7 +252,7 @@ class Attempts:
         for run in lost:
             self._charge(run)
             self._remove(engine, run)
-        self._dispatcher.forget_engine(engine)
+        self._keeper.forget_engine(engine)
         return lost
 
     def _lost(self, step: Step) -> None:
@@ -284,14 +286,14 @@ class Attempts:
         pin = engine.pins.get(event.prefix) if engine else None
         if engine and pin:
             pin.state = PinState.HELD
-            self._dispatcher.held(engine, event.prefix)
+            self._keeper.held(engine, event.prefix)
 
     def warm_failed(self, event: WarmFailed) -> None:
         """A prefix could not be kept: calls do without."""
         engine = self._state.engines.get(event.engine)
         if engine and engine.drop_pin(event.prefix):
             engine.unwarmable.add(event.prefix)
-            self._dispatcher.arrived(engine, event.prefix)
+            self._keeper.arrived(engine, event.prefix)
 
     def kv_changed(self, event: KvChanged) -> None:
         """An engine moved or evicted a prefix by itself."""
@@ -299,7 +301,7 @@ class Attempts:
         if engine and event.tier is not Tier.DEVICE:
             engine.forget(event.prefix)
             if engine.drop_pin(event.prefix):
-                self._dispatcher.arrived(engine, event.prefix)
+                self._keeper.arrived(engine, event.prefix)
 
     # ---- shared
 
@@ -325,7 +327,7 @@ class Attempts:
     def _remove(self, engine: Engine, run: Run) -> None:
         engine.remove(run)
         del self._state.runs[run.step.key, run.attempt]
-        self._dispatcher.lead_ended(engine, run)
+        self._keeper.lead_ended(engine, run)
 
 
 def _sum(a: Usage, b: Usage) -> Usage:

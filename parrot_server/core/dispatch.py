@@ -1,4 +1,4 @@
-"""Who runs, waits, pauses and is evicted, and which prefixes engines are asked to keep.
+"""Who runs, waits, pauses and is evicted.
 
 `schedule` runs after every event: it takes the best step of the queue until nothing more can be placed. A lane (a pool of the queue and
 an objective) whose best step cannot be placed is left alone until the next event, so that nothing overtakes within it.
@@ -6,42 +6,28 @@ an objective) whose best step cannot be placed is left alone until the next even
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from parrot_server.core.events import Abort, Dispatch, Keep, Pause, Resume
-from parrot_server.core.fleet import Engine, Pin, PinState
-from parrot_server.core.model import CallState, Objective, PieceKind, Prompt, Tier
+from parrot_server.core.events import Abort, Dispatch, Pause, Resume
+from parrot_server.core.fleet import Engine
+from parrot_server.core.keeper import Keeper
+from parrot_server.core.model import CallState, Objective
 from parrot_server.core.placement import Plan, plan, would_slow_down
-from parrot_server.core.prefix import build_prompt
-from parrot_server.core.program import Program, Step
-from parrot_server.core.queue import Lane, Pool
-from parrot_server.core.retention import Fate, Stall, cheapest
+from parrot_server.core.program import Step
+from parrot_server.core.queue import Lane
 from parrot_server.core.runs import Run
-from parrot_server.core.state import State, Timer
+from parrot_server.core.state import State
 
 MAX_EVICTIONS = 2  # then a step is left where it is
-HOLD_FACTOR = 3.0  # what is held over a stall is let go after so many times the expected length
 
 
 class Dispatcher:
     """The hand that reaches into the queue and the engines. Owns no state of its own."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, keeper: Keeper) -> None:
         self._state = state
+        self._keeper = keeper
         self._spoken_for: set[str] = set()  # engines whose room a better step waits for, in this pass
 
     # ---- the queue
-
-    def enqueue(self, step: Step) -> None:
-        """Queue a step that is ready, or paused in its engine."""
-        assert step.state in (CallState.READY, CallState.PAUSED), f"{step.key} is {step.state}"
-        state = self._state
-        step.queued_s = state.now_s - step.waited_s
-        pool: Pool = ("model", step.call.model)
-        if step.state is CallState.PAUSED:
-            assert step.engine is not None, f"{step.key} is paused nowhere"
-            pool = ("paused", step.engine)
-        state.queue.push(step, pool)
 
     def withdraw(self, step: Step) -> None:
         """Take a step out of the queue, and out of those that wait for a prefix."""
@@ -131,7 +117,7 @@ class Dispatcher:
         """Have a step wait for a prefix; ask for it if nobody brings it yet. No more wait than can run at once."""
         if prefix not in engine.coming:
             assert step.prompt is not None
-            self._keep(engine, step.prompt.head(prefix), step)
+            self._keeper.keep(engine, step.prompt.head(prefix), step)
         if len(engine.coming[prefix]) >= engine.spec.max_running:
             return False
         self._leave_queue(step)
@@ -168,7 +154,7 @@ class Dispatcher:
             self._pause_for(engine)
         for child in step.program.children(step):
             if child.missing <= 1:
-                self.prefill_early(child)
+                self._keeper.prefill_early(child)
 
     def _dispatch(self, step: Step, engine: Engine) -> Dispatch:
         assert step.prompt is not None
@@ -276,7 +262,7 @@ class Dispatcher:
     def requeue(self, step: Step) -> None:
         """A step whose attempt is over waits in the queue for another."""
         self.retire(step)
-        self.enqueue(step)
+        self._state.enqueue(step)
 
     def retire(self, step: Step) -> None:
         """A step's attempt is over; it is ready for another, with its pins, but not queued yet."""
@@ -294,135 +280,8 @@ class Dispatcher:
         engine, run = found
         run.aborting = True
         engine.touch(run)
-        self.lead_ended(engine, run)
+        self._keeper.lead_ended(engine, run)
         self._state.actions.append(Abort(step.key, step.attempt, engine.spec.id))
-
-    # ---- prefixes
-
-    def prefill_early(self, step: Step) -> None:
-        """Compute the known beginning of a waiting step's prompt while its last parents still run.
-
-        One that a ready step begins with is computed by that step.
-        """
-        state = self._state
-        if not state.policy.deduces or step.state is not CallState.WAITING or step.function is None or step.call.each:
-            return
-        engines = [engine for engine in state.able(step) if engine.usable(state.now_s)]
-        if not any(engine.spec.can_pin for engine in engines):
-            return
-        prompt = build_prompt(step, head_only=True)
-        state.prefixes.pin(step, prompt)
-        head = _constant_head(prompt, state.settings.warm_tokens)
-        if head is None or state.prefixes.ready(head):
-            return
-        if any(engine.holds(head) or head in engine.coming for engine in engines):
-            return
-        parents = {parent.engine for parent in step.program.parents(step)}
-        engines.sort(key=lambda engine: (engine.spec.id not in parents, engine.slots_used, engine.spec.id))
-        if engines[0].can_keep(prompt.head(head), state.settings):
-            self._keep(engines[0], prompt.head(head), step)
-
-    def keep_for_others(self, engine: Engine, step: Step) -> None:
-        """A step's prompt is computed: hold the beginning that others will use too, for the cache alone may let it go."""
-        state = self._state
-        assert step.prompt is not None
-        if not state.policy.deduces or not engine.spec.can_pin:
-            return
-        prefix = state.prefixes.longest_shared(step.prompt, state.settings.warm_tokens, users=1)
-        if prefix is None or prefix in engine.pins or prefix in engine.coming:
-            return
-        if engine.can_keep(step.prompt.head(prefix), state.settings):
-            self._keep(engine, step.prompt.head(prefix), step)
-
-    def hold_over(self, engine: Engine, step: Step) -> None:
-        """A step has ended, and its program may go on with what it read: keep that for a while if it is worth its room."""
-        state, prompt = self._state, step.prompt
-        if prompt is None or not state.policy.deduces or step.program.closed or step.program.ended:
-            return
-        head = _constant_head(prompt, state.settings.warm_tokens)
-        if head is None or head in engine.pins or head in engine.coming or state.prefixes.pins(head):
-            return
-        kept = prompt.head(head)
-        stall_s = state.predictor.stall_s(step)
-        batch_tokens = engine.totals.resident_tokens
-        stall = Stall(sum(piece.tokens for piece in kept.pieces), stall_s, engine.pressure, batch_tokens)
-        if engine.can_keep(kept, state.settings) and cheapest(stall, engine.cost) is Fate.KEEP:
-            self._keep(engine, kept, step)
-            step.program.held[head] = engine.spec.id
-            state.set_timer(state.now_s + HOLD_FACTOR * stall_s, Timer.PIN, engine.spec.id, head)
-
-    def let_go(self, program: Program) -> None:
-        """A program will not go on: nothing is held over for it."""
-        for prefix, engine_id in program.held.items():
-            engine = self._state.engines[engine_id]
-            if prefix in engine.pins and not self._state.prefixes.pins(prefix):
-                self.unpin(engine, prefix)
-        program.held.clear()
-
-    def _keep(self, engine: Engine, prompt: Prompt, step: Step) -> None:
-        state, prefix = self._state, prompt.prefixes[-1]
-        until_s = state.now_s + state.settings.pin_s
-        model = step.call.model or engine.spec.models[0]
-        keep = Keep(prefix, engine.spec.id, Tier.DEVICE, until_s, step.program.tenant, model, prompt)
-        assert prefix not in engine.coming, f"{prefix} is on its way to {engine.spec.id} already"
-        engine.pin(prefix, Pin(keep, prompt))
-        engine.coming[prefix] = []
-        state.actions.append(keep)
-        state.set_timer(state.now_s + state.settings.pin_s / 2, Timer.PIN, engine.spec.id, prefix)
-
-    def refresh(self, engine: Engine, prefix: str) -> None:
-        """Ask an engine to keep a prefix for longer, if it is still wanted."""
-        pin = engine.pins.get(prefix)
-        if pin is not None and not self._state.prefixes.pins(prefix):
-            self.unpin(engine, prefix)
-            return
-        if pin is not None and pin.state is PinState.HELD:
-            pin.keep = replace(pin.keep, until_s=self._state.now_s + self._state.settings.pin_s)
-            self._state.actions.append(pin.keep)
-        if pin is not None:
-            self._state.set_timer(self._state.now_s + self._state.settings.pin_s / 2, Timer.PIN, engine.spec.id, prefix)
-
-    def release(self, step: Step) -> None:
-        """A step will use its prefixes no more; engines may let go of those that nobody else will use."""
-        for prefix in self._state.prefixes.unpin(step):
-            for engine in self._state.engines.values():
-                if prefix in engine.pins:
-                    self.unpin(engine, prefix)
-
-    def unpin(self, engine: Engine, prefix: str) -> None:
-        """Have an engine let go of a prefix."""
-        engine.drop_pin(prefix)
-        self._state.actions.append(Keep(prefix, engine.spec.id, Tier.NONE, self._state.now_s))
-        if not any(run.leads == prefix for run in engine.runs.values()):
-            self.arrived(engine, prefix)
-
-    def held(self, engine: Engine, prefix: str) -> None:
-        """A pin is there. Shorter ones all of whose users begin with it are held by it."""
-        prefixes = self._state.prefixes
-        users = prefixes.pins(prefix)
-        for shorter in engine.pins[prefix].prompt.prefixes[:-1]:
-            other = engine.pins.get(shorter)
-            if other and other.state is PinState.HELD and prefixes.pins(shorter) == users:
-                self.unpin(engine, shorter)
-        self.arrived(engine, prefix)
-
-    def arrived(self, engine: Engine, prefix: str) -> None:
-        """A prefix is there, or will not come: those that wait for it go on."""
-        for step in engine.coming.pop(prefix, ()):
-            if step.state is CallState.READY:
-                self.enqueue(step)
-
-    def lead_ended(self, engine: Engine, run: Run) -> None:
-        """The one that went first has computed the shared prefix, or never will."""
-        if run.leads is not None:
-            prefix, run.leads = run.leads, None
-            self.arrived(engine, prefix)
-
-    def forget_engine(self, engine: Engine) -> None:
-        """An engine is gone: those that wait for a prefix there go on elsewhere."""
-        for prefix in list(engine.coming):
-            self.arrived(engine, prefix)
-        engine.clear()
 
     def validate(self, steps: list[Step]) -> None:
         """Each ready step is queued, waits for a prefix or rests, exactly one of them; each paused one is queued.
@@ -442,13 +301,3 @@ class Dispatcher:
             places = (step in queue) + (step in waiting) + step.rests
             if step.state in (CallState.READY, CallState.PAUSED):
                 assert places == 1, f"{step.key} is {step.state} and in {places} places"
-
-
-def _constant_head(prompt: Prompt, least_tokens: int) -> str | None:
-    """The known beginning of a prompt up to its last piece of text, if it is worth a warm call."""
-    tokens, best = 0, None
-    for prefix, piece in zip(prompt.prefixes, prompt.pieces, strict=True):
-        tokens += piece.tokens
-        if piece.kind is not PieceKind.ROLE and tokens >= least_tokens:
-            best = prefix
-    return best

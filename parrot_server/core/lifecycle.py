@@ -13,6 +13,7 @@ from parrot_server.core.cost import estimate_tokens
 from parrot_server.core.dispatch import Dispatcher
 from parrot_server.core.events import CallsAdded, CriteriaSet, Forget, ProgramEnded, Resolve, Submitted
 from parrot_server.core.fairness import finish_path, inherit
+from parrot_server.core.keeper import Keeper
 from parrot_server.core.model import ENDED, IN_ENGINE, CallState, Failure, Objective, Op, PieceKind, StepKey, Value
 from parrot_server.core.prefix import build_prompt
 from parrot_server.core.program import Function, Program, Step, Variable
@@ -27,9 +28,10 @@ LAXITY_FACTOR = 2.0  # a deadline call is expedited when no more than this times
 class Lifecycle:
     """The life of programs. Owns no state of its own but the worklist."""
 
-    def __init__(self, state: State, dispatcher: Dispatcher) -> None:
+    def __init__(self, state: State, dispatcher: Dispatcher, keeper: Keeper) -> None:
         self._state = state
         self._dispatcher = dispatcher
+        self._keeper = keeper
         self._outcomes: deque[tuple[Program, Variable, Value | Failure]] = deque()
         self._touched: dict[str, Program] = {}
 
@@ -147,7 +149,7 @@ class Lifecycle:
             self._learn_stall(step)
             state.prefixes.pin(step, step.prompt)
             state.move(step, CallState.READY)
-            self._dispatcher.enqueue(step)
+            self._state.enqueue(step)
 
     def _learn_stall(self, step: Step) -> None:
         """How long it took from the last of its parents: a tool, a person, or a client may have stood between."""
@@ -199,7 +201,7 @@ class Lifecycle:
         program.open_steps -= 1
         finish_path(step)
         self._touched[program.id] = program
-        self._dispatcher.release(step)
+        self._keeper.release(step)
         last = objective.leave_group(step)
         if last is not None:
             self.deduce(program, [last])
@@ -251,7 +253,7 @@ class Lifecycle:
             if step.missing == 0:
                 self._ready(step)
             elif step.missing <= 2:
-                self._dispatcher.prefill_early(step)
+                self._keeper.prefill_early(step)
 
     # ---- ending
 

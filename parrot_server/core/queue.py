@@ -21,7 +21,9 @@ from parrot_server.core.settings import SchedulerSettings
 
 Pool = tuple[str, str]  # ("model", name) or ("paused", engine)
 Lane = tuple[Pool, Objective]
-Rank = tuple[float, float, int, bool]  # tenant's share, score, seq; of equals a paused one is first, for it holds memory
+Rank = tuple[
+    float, float, int, bool
+]  # tenant's share, score, seq; of equals a paused one is first, for it holds memory
 _LotKey = tuple[Lane, str, tuple[str, ...]]
 _Member = tuple[float, int, int, Step]  # minus the remaining path, seq, token, step
 

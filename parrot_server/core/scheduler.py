@@ -5,7 +5,7 @@
     validate()              states every invariant; tests call it after every event
 
 The parts, each in a file of its own: `lifecycle` (programs, variables, steps), `attempts` (what engines say), `dispatch` (who runs
-where), with `state` between them.
+where), `keeper` (what engines' caches hold), with `state` between them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from parrot_server.core import events as ev
 from parrot_server.core.attempts import Attempts
 from parrot_server.core.dispatch import Dispatcher
 from parrot_server.core.events import Action, Event
+from parrot_server.core.keeper import Keeper
 from parrot_server.core.lifecycle import Lifecycle, key_of
 from parrot_server.core.model import ENDED, CallState, Failure, FunctionSpec, Value
 from parrot_server.core.program import Function, Program, Step, Variable
@@ -40,9 +41,10 @@ class Scheduler:
     def __init__(self, settings: SchedulerSettings | None = None, work: Mapping[str, float] | None = None) -> None:
         self.settings = settings or SchedulerSettings()
         self._state = State(self.settings, work or {})
-        self._dispatcher = Dispatcher(self._state)
-        self._lifecycle = Lifecycle(self._state, self._dispatcher)
-        self._attempts = Attempts(self._state, self._lifecycle, self._dispatcher)
+        self._keeper = Keeper(self._state)
+        self._dispatcher = Dispatcher(self._state, self._keeper)
+        self._lifecycle = Lifecycle(self._state, self._dispatcher, self._keeper)
+        self._attempts = Attempts(self._state, self._lifecycle, self._dispatcher, self._keeper)
         self._draft: tuple[Event, Draft] | None = None
         self._wake_s: float | None = None
         self._handlers: Mapping[type, Callable[..., None]] = {
@@ -298,7 +300,7 @@ class Scheduler:
         step = self._step_of(*name)
         if step and step.rests:
             step.rests = False
-            self._dispatcher.enqueue(step)
+            self._state.enqueue(step)
 
     def _timeout(self, *name: str | int) -> None:
         step = self._step_of(*name)
@@ -326,7 +328,7 @@ class Scheduler:
     def _refresh_pin(self, engine_id: str, prefix: str) -> None:
         engine = self._state.engines.get(engine_id)
         if engine:
-            self._dispatcher.refresh(engine, prefix)
+            self._keeper.refresh(engine, prefix)
 
 
 def _check_weight(weight: float, what: str, at: str) -> None:

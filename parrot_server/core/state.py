@@ -15,7 +15,7 @@ from parrot_server.core.policy import policy_named
 from parrot_server.core.predict import Predictor
 from parrot_server.core.prefix import PrefixTable
 from parrot_server.core.program import Function, Program, Step
-from parrot_server.core.queue import ReadyQueue
+from parrot_server.core.queue import Pool, ReadyQueue
 from parrot_server.core.runs import Run
 from parrot_server.core.settings import SchedulerSettings
 
@@ -70,6 +70,16 @@ class State:
         """Bring a step to another state and say so."""
         step.move(state)
         self.actions.append(CallChanged(step.key, state, step.attempt))
+
+    def enqueue(self, step: Step) -> None:
+        """Queue a step that is ready, or paused in its engine."""
+        assert step.state in (CallState.READY, CallState.PAUSED), f"{step.key} is {step.state}"
+        step.queued_s = self.now_s - step.waited_s
+        pool: Pool = ("model", step.call.model)
+        if step.state is CallState.PAUSED:
+            assert step.engine is not None, f"{step.key} is paused nowhere"
+            pool = ("paused", step.engine)
+        self.queue.push(step, pool)
 
     def cost(self) -> CostModel:
         """The costs by which paths are predicted: those of the first engine that is up."""
