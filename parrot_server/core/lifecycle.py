@@ -272,6 +272,7 @@ class Lifecycle:
                 variable.outcome = CANCELLED if program.cancelled else Failure("never_set", message)
                 state.actions.append(Resolve(program.id, variable.name, variable.outcome))
         program.ended_s = state.now_s
+        self._keeper.let_go(program)
         state.accounts.ended(program)
         state.actions.append(ProgramEnded(program.id, program.state))
         state.ended[program.id] = program.size_bytes

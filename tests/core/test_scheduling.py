@@ -339,3 +339,17 @@ def test_a_new_program_does_not_reset_its_tenants_account_and_idling_saves_nothi
     bench.submit(call("b", "v", x=value("1")), program="busy2", tenant="busy")
     bench.finish(bench.dispatched[-1], after_s=1.0)
     assert bench.dispatched[-1].key.program == "busy2"
+
+
+def test_what_is_held_over_for_a_program_is_let_go_when_it_ends() -> None:
+    bench = Bench(GPU_LIKE)
+    spec = function("Rules of this house. " * 30 + "{{x}} {{y}}", y=SHORT)
+    turn = replace(call("turn", "v", x=value("hello")), function=spec.id)
+    bench.post(ev.Submitted("p", functions=(spec,), calls=(turn,), closed=False))
+    bench.run()
+    (keep,) = [keep for keep in bench.of(ev.Keep) if isinstance(keep, ev.Keep)]
+    assert keep.tier is Tier.DEVICE, "the program may go on with what it has read"
+    bench.post(ev.Warmed(keep.prefix, "e0", 150))
+    assert bench.scheduler.engines()[0].pinned_prefixes == 1
+    bench.post(ev.Closed("p"))
+    assert bench.scheduler.engines()[0].pinned_prefixes == 0
