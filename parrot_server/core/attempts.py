@@ -180,7 +180,8 @@ class Attempts:
                 step, CallState.FAILED, Failure(event.type, event.message, step.call.id, retryable)
             )
             return
-        pause_s = event.retry_after_s if event.retry_after_s is not None else self._backoff_s(step)
+        asked_s = event.retry_after_s
+        pause_s = self._backoff_s(step) if asked_s is None else min(asked_s, settings.retry_after_max_s)
         self._dispatcher.retire(step)
         step.rests = True
         self._state.set_timer(self._state.now_s + pause_s, Timer.RETRY, *step.key)

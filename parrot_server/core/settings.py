@@ -20,6 +20,7 @@ class SchedulerSettings:
         attempts: how often a call is tried in all, unless it says otherwise.
         busy_attempts: how often an engine may answer that it is busy before the call fails.
         backoff_s, backoff_max_s: first and longest pause before another attempt.
+        retry_after_max_s: an engine that asks for more patience than that is asked again after so long.
         corunner_slowdown: while an expedited call runs, batch calls may stretch its time per token to so many times what it
             would be without them; 1.0 means that it runs without any.
         expedited_together: at most so many expedited calls run on an engine at once; None: as many as fit.
@@ -47,6 +48,7 @@ class SchedulerSettings:
     busy_attempts: int = 20
     backoff_s: float = 0.25
     backoff_max_s: float = 10.0
+    retry_after_max_s: float = 120.0
     corunner_slowdown: float = 1.25
     expedited_together: int | None = None
     patience_s: float = 60.0

@@ -36,6 +36,16 @@ def test_an_attempt_that_may_be_repeated_at_once_is_repeated(retry_after_s: floa
     assert isinstance(bench.scheduler.variable("p", "v").outcome, Value)
 
 
+@pytest.mark.parametrize("asked_s", [1e9, float("inf")])
+def test_an_engine_that_asks_for_patience_without_end_is_asked_again(asked_s: float) -> None:
+    bench = Bench()
+    bench.submit(call("a", "v", x=value("x")))
+    bench.post(ev.Failed(bench.dispatched[0].key, 1, Fault.BUSY, "busy", "busy", retry_after_s=asked_s))
+    bench.post(ev.Tick(), after_s=150.0)
+    bench.finish(bench.dispatched[1])
+    assert isinstance(bench.scheduler.variable("p", "v").outcome, Value)
+
+
 def test_a_budget_of_seconds_that_was_raised_ends_nothing_at_its_old_moment() -> None:
     bench = Bench()
     bench.submit(call("a", "v", x=value("x")), budget=Budget(wall_s=5.0))
