@@ -17,6 +17,7 @@ class _Owned:
     tenant: str
     number: int
     functions: dict[str, str] = field(default_factory=dict)
+    ids: set[str] = field(default_factory=set)
 
 
 class Owners:
@@ -40,7 +41,9 @@ class Owners:
 
     def named(self, event: Submitted | CallsAdded) -> None:
         """A submission named functions."""
-        self._programs[event.program].functions.update((spec.name, spec.id) for spec in event.functions)
+        owned = self._programs[event.program]
+        owned.functions.update((spec.name, spec.id) for spec in event.functions)
+        owned.ids.update(spec.id for spec in event.functions)
 
     def forget(self, program: str) -> None:
         """A program is no longer kept."""
@@ -57,6 +60,10 @@ class Owners:
     def has_function(self, tenant: str, function_id: str) -> bool:
         """Whether a tenant, or the operator, registered a function: another's templates are nobody's business."""
         return function_id in self._ids[""] or function_id in self._ids.get(tenant, ())
+
+    def usable(self, tenant: str, program: str | None) -> set[str]:
+        """Ids of the functions that calls may name: the tenant's, the operator's, and what came with the program."""
+        return self._ids[""] | self._ids.get(tenant, set()) | (self._owned(program).ids if program else set())
 
     def names(self, program: str) -> dict[str, str]:
         """Ids of functions by the names that calls of a program may use. Raises Refused."""

@@ -37,7 +37,8 @@ class Caller:
     async def read(self, model: type[M], map: Callable[[M, Mapper], T], program_id: str | None = None) -> T:
         """The body, checked and mapped to the core's nouns. Raises BodyError and Refused."""
         body = await self.request.body()
-        mapper = Mapper(self.settings.value_bytes, self._function_names(program_id))
+        usable = self.runtime.owners.usable(self.tenant, program_id)
+        mapper = Mapper(self.settings.value_bytes, self._function_names(program_id), usable)
 
         def work() -> T:
             return map(read_body(model, body), mapper)

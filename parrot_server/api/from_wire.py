@@ -6,7 +6,7 @@ Nothing here reads or changes the server's state, so large bodies are mapped in 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from parrot_sdk import wire
@@ -34,11 +34,13 @@ class Mapper:
     Args:
         value_bytes: the largest value, in UTF-8.
         functions: ids of functions that are known already, by their names.
+        usable: ids that calls may name.
     """
 
-    def __init__(self, value_bytes: int, functions: Mapping[str, str]) -> None:
+    def __init__(self, value_bytes: int, functions: Mapping[str, str], usable: Collection[str]) -> None:
         self._value_bytes = value_bytes
         self._functions = dict(functions)
+        self._usable = set(usable)
 
     def submitted(self, body: wire.ProgramBody, program: str, tenant: str) -> Submitted:
         """A program."""
@@ -78,6 +80,7 @@ class Mapper:
         for name, function in body.functions.items():
             specs.append(function_spec(name, function, at=f"functions.{name}."))
             self._functions[name] = specs[-1].id
+            self._usable.add(specs[-1].id)
         return {
             "functions": tuple(specs),
             "variables": tuple(self._variable(name, value) for name, value in body.variables.items()),
@@ -89,13 +92,12 @@ class Mapper:
         return name, None if value is None else self._value(value, at=f"variables.{name}")
 
     def _call(self, body: wire.CallBody, at: str) -> CallSpec:
-        function = body.function or ""
         return CallSpec(
             id=body.id,
             op=Op.GENERATE if body.function else Op.TOOL if body.tool else Op.TRANSFORM,
             inputs=tuple((hole, self._binding(b, f"{at}.inputs.{hole}")) for hole, b in body.inputs.items()),
             outputs=tuple(body.outputs.items()),
-            function=self._functions.get(function, function),
+            function=self._function(body, at) if body.function else "",
             tool=body.tool or "",
             transform=_transform(body.transform) if body.transform else None,
             sampling=tuple((hole, sampling(output)) for hole, output in body.sampling.items()),
@@ -108,6 +110,15 @@ class Mapper:
             timeout_s=body.timeout_s,
             expect_return_s=body.expect_return_s,
         )
+
+    def _function(self, body: wire.CallBody, at: str) -> str:
+        """The id of a call's function. One that is another tenant's is as unknown as one that is nobody's."""
+        name = body.function or ""
+        found = self._functions.get(name, name)
+        if found not in self._usable:
+            message = f"call {body.id!r} uses the function {name!r}, which is not registered"
+            raise Refused("unknown_function", message, call=body.id, at=f"{at}.function")
+        return found
 
     def _binding(self, binding: wire.Binding, at: str) -> Binding:
         if isinstance(binding, list):

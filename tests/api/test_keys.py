@@ -106,6 +106,10 @@ def test_a_function_s_text_is_its_own_tenant_s(server: Server) -> None:
     path = f"/v1/functions/{made['id']}"
     assert server.http.get(path, headers=of("key-of-ann")).json()["segments"] == made["segments"]
     assert server.http.get(path, headers=of("key-of-bob")).status_code == 404
+    call = {"calls": [{"id": "a", "function": made["id"], "outputs": {"line": "v"}}]}
+    assert server.http.post("/v1/programs", json=call, headers=of("key-of-ann")).status_code == 201
+    refused = server.http.post("/v1/programs", json=call, headers=of("key-of-bob"))
+    assert (refused.status_code, refused.json()["type"]) == (422, "unknown_function")
     assert server.http.post("/v1/functions", json=body, headers=of("key-of-bob")).status_code == 201
     assert server.http.get(path, headers=of("key-of-bob")).status_code == 200
 
