@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -103,6 +104,7 @@ def server_for(url: str | None, **options: Any) -> Iterator[Server]:
             yield Server(client, None)
         return
     settings = read_settings(**options)
+    logging.getLogger("parrot").addHandler(logging.NullHandler())  # what goes wrong is told once, by what it makes fail
     began_s = time.perf_counter()
     with progress() as show:
         if settings.runs_embedded:

@@ -109,6 +109,14 @@ def test_a_server_stops_when_its_engine_never_can_come_up(parrot: Parrot) -> Non
     assert "parrot: there is no model '/nix.gguf'" in outcome.err
 
 
+def test_an_engine_that_never_can_come_up_is_told_once() -> None:
+    command = [*MAIN, "run", "examples/body.json", "--model", "/nix.gguf"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("parrot: there is no model '/nix.gguf'")
+
+
 def test_a_bad_variable_is_named_as_one(parrot: Parrot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARROT_PORT", "abc")
     outcome = parrot("serve")
