@@ -29,7 +29,8 @@ class Chain:
         growth_tokens: by how much each prompt is longer than the one before: its answer (at the least), and what came of it.
         output_tokens: of each answer.
         rtt_s, queue_s: the way to the client and back, and waiting in line again.
-        ambient_tpot_s: time per token that the ambient load makes; it is met as far as memory allows. 0: no load.
+        ambient_tpot_s: time per token that the ambient load makes; it is met as far as memory allows. 0: no load. The chain's own KV
+            has room beside it.
     """
 
     steps: int = 20
@@ -49,12 +50,16 @@ class Chain:
             calls.append(CallShape(f"step_{step}", own, output, function="chain", extends=extends))
         return ProgramShape("chain", tuple(calls), kind="chain", at_s=WARM_UP_S)
 
+    @property
+    def longest_tokens(self) -> int:
+        """Its last prompt and answer."""
+        return self.first_tokens + max(self.growth_tokens, self.output_tokens) * (self.steps - 1) + self.output_tokens
+
     def ambient(self, engine: EngineSpec) -> list[int]:
         """How many tokens each ambient decoder keeps resident, on average."""
-        longest = self.first_tokens + self.growth_tokens * (self.steps - 1) + self.output_tokens
-        mean = self.first_tokens + self.growth_tokens * (self.steps - 1) / 2 + self.output_tokens / 2
+        mean = (self.first_tokens + self.longest_tokens) / 2
         wanted = (self.ambient_tpot_s - step_s(engine.cost, 0, mean)) / engine.cost.resident_token_s
-        room = (engine.kv_tokens - longest) * AMBIENT_TOKENS / (AMBIENT_TOKENS + AMBIENT_ANSWER_TOKENS)
+        room = engine.kv_tokens * AMBIENT_TOKENS / (AMBIENT_TOKENS + AMBIENT_ANSWER_TOKENS)
         total = max(0.0, min(wanted, room))
         count = round(total / AMBIENT_TOKENS)
         return [int(total / count)] * count if count else []
@@ -87,7 +92,8 @@ def three_ways(chain: Chain, engine: EngineSpec, policies: tuple[str, ...] = ("p
 
 def run(name: str, chain: Chain, setup: Setup) -> ChainRun:
     """One chain under its ambient load."""
-    world = World(setup)
+    engine = setup.engine
+    world = World(replace(setup, engine=replace(engine, kv_tokens=engine.kv_tokens + 2 * chain.longest_tokens)))
     for number, tokens in enumerate(chain.ambient(setup.engine)):
         _Decoder(world, number, tokens).begin()
     world.add(chain.program(), lambda _: world.simulation.stop())

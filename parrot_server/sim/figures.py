@@ -88,7 +88,7 @@ def _chain() -> dict[str, float]:
 
 def _mean(policy: str) -> float:
     """Mean completion of the reference mix."""
-    return fmean(record.completion_s for record in mix.run(mix.Mix(), policy).programs.values())
+    return fmean(record.completion_s for record in mix.run(mix.Mix(), policy).world.programs.values())
 
 
 RUNS: Mapping[str, Callable[[], dict[str, float]]] = {  # the longest first
