@@ -8,6 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import pytest
 import typer.main
@@ -19,6 +23,18 @@ from tests.cli.conftest import Parrot
 from tests.serving import serving, until
 
 MAIN = [sys.executable, "-c", "from parrot_server.cli import main; main()"]
+
+
+@contextmanager
+def started(*arguments: str, **pipes: Any) -> Iterator[subprocess.Popen[Any]]:
+    """`parrot` in a process of its own, which feels Ctrl-C as under a shell, and does not outlive the test."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | pipes
+    feel = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # what starts the tests may ignore it
+    with subprocess.Popen([*MAIN, *arguments], preexec_fn=feel, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def commands() -> list[tuple[str, ...]]:
@@ -140,8 +156,7 @@ def test_options_of_a_server_in_this_process_do_not_go_with_a_url(parrot: Parrot
 
 
 def test_serve_says_where_and_stops_on_sigint_without_a_traceback() -> None:
-    command = [*MAIN, "serve", "--engine", "fake", "--port", "0", "--templates", "templates"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with started("serve", "--engine", "fake", "--port", "0", "--templates", "templates") as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert re.fullmatch(r"Parrot listens at http://127\.0\.0\.1:\d+\n", line)
@@ -155,8 +170,7 @@ def test_serve_says_where_and_stops_on_sigint_without_a_traceback() -> None:
 def test_ctrl_c_cancels_the_program_of_a_demo() -> None:
     engine = FakeEngine(script=lambda request: Answer(["x"], then="hang"))
     with serving(engine) as server:
-        command = [*MAIN, "demo", "chain", "--quick", "--url", server.url]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with started("demo", "chain", "--quick", "--url", server.url) as process:
             until(lambda: engine.starts, "a call")
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=20)
@@ -172,8 +186,8 @@ def test_progress_is_shown_on_a_terminal_and_only_there() -> None:
     import pty
 
     leader, follower = pty.openpty()
-    command = [*MAIN, "demo", "map-reduce", "--engine", "fake", "--maps", "2", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=follower, stdin=follower) as process:
+    command = ("demo", "map-reduce", "--engine", "fake", "--maps", "2", "--json")
+    with started(*command, stderr=follower, stdin=follower, text=False) as process:
         os.close(follower)
         shown = b""
         while True:
@@ -184,9 +198,10 @@ def test_progress_is_shown_on_a_terminal_and_only_there() -> None:
             if not piece:
                 break
             shown += piece
-        out = process.stdout.read() if process.stdout else b""
+        assert process.stdout is not None
+        out = process.stdout.read()
+        assert process.wait(20) == 0
     os.close(leader)
-    assert process.returncode == 0
     assert b"starting the engine" in shown
     assert out.startswith(b"{")
     assert b"\x1b" not in out
