@@ -74,6 +74,7 @@ class Caller:
             if waiting.done():
                 return waiting.result()
             if leaving.done():
+                leaving.result()  # raises when the client is there, but sends a body that is no good
                 await self.left(cancel_with_me)
             raise Refused("closing", "the server is shutting down: ask again later", status=503)
         finally:

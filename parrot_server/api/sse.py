@@ -71,7 +71,7 @@ class EventStream(Response):
         tasks = [sending, pinging, leaving, closing]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            left = leaving.done()
+            left = leaving.done() and leaving.exception() is None  # not one whose body is no good
         finally:
             for task in tasks:
                 task.cancel()

@@ -58,6 +58,10 @@ def has_ended(server: Server, url: str) -> bool:
     return server.http.get(url).json()["state"] in ("done", "failed", "cancelled")
 
 
+def has_started(server: Server, calls: int) -> bool:
+    return len(server.engine.starts) >= calls
+
+
 # ---- streams that are resumed
 
 
@@ -291,6 +295,7 @@ def test_programs_that_end_at_once_are_answered_however_few_are_kept(caplog: pyt
         with ThreadPoolExecutor(24) as pool:
             statuses = [status for some in pool.map(one, range(400)) for status in some]
         assert set(statuses) == {201}
+        server.submit({"close": True})  # with the next that ends they go
         assert len(server.http.get("/v1/programs").json()["programs"]) <= 2
     assert "incident" not in caplog.text
 
@@ -355,8 +360,18 @@ def test_what_an_engine_still_sends_of_an_aborted_call_is_neither_shown_nor_logg
     with serving(FakeEngine(script=script, abort_s=0.5)) as server:
         for number in range(20):
             reply = server.submit(program(echo("a", "SLOW", "v")))
-            until(lambda number=number: len(server.engine.starts) > number)
+            until(partial(has_started, server, number + 1))
             server.http.delete(f"/v1/programs/{reply['id']}")
             assert stream(server, reply)[-1].name == "error"
         until(lambda: len(server.engine.aborts) == 20)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("path", ["?wait=5&cancel_on_disconnect=true", "/stream?cancel_on_disconnect=true"])
+def test_who_sends_too_much_while_he_waits_has_not_left(path: str) -> None:
+    with serving(FakeEngine(script=script), body_bytes=1000) as server:
+        reply = server.submit(program(echo("a", "LATER", "v")))
+        head = f"GET /v1/programs/{reply['id']}/variables/v{path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        reader = server.send(head.encode() + b"400\r\n" + b"x" * 1024 + b"\r\n")
+        assert reader.status == (200 if "stream" in path else 413)
+        assert server.value(reply["id"], "v").startswith("abc")
