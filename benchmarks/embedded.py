@@ -6,6 +6,7 @@ Every figure is measured beside the one it is compared with, in the same process
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from statistics import median
 import numpy as np
 
 from parrot_server.core.model import Piece, PieceKind, Prompt, Sampling
-from parrot_server.engines.base import Done, Prefill, Request, Text
+from parrot_server.engines.base import Prefill, Request
 from parrot_server.engines.embedded import EmbeddedEngine
 from parrot_server.engines.embedded.loading import Loaded, load_engine
 from parrot_server.engines.embedded.messages import Reports, from_child
@@ -30,7 +31,6 @@ PROMPT_TOKENS = 128
 SHARED_TOKENS = 1_500
 OWN_TOKENS = 50
 CALLS = 16
-
 
 
 @dataclass(frozen=True)
@@ -146,21 +146,38 @@ async def through_the_process(batch: int, tokens: int = 200) -> float:
     """Tokens a second through the engine process and its pipe, from the first token of the last call on."""
     engine = EmbeddedEngine(kv_tokens=65_536)
     await engine.start()
-    firsts: list[float] = []
-
-    async def one(seed: int) -> None:
-        prompt = Prompt((Piece(PieceKind.VALUE, f"Story number {seed}. Once upon a time"),), ("p",), chat=False)
-        async for event in engine.generate(
-            Request(f"r{seed}", "", prompt, Sampling(max_tokens=tokens, ignore_eos=True))
-        ):
-            if isinstance(event, Prefill):
-                firsts.append(time.perf_counter())
-            assert isinstance(event, Text | Prefill | Done) or event is not None
-
-    await asyncio.gather(*(one(seed) for seed in range(batch)))
-    elapsed_s = time.perf_counter() - max(firsts)
+    begun_s = await asyncio.gather(
+        *(_answer(engine, f"Story number {i}. Once upon a time", tokens) for i in range(batch))
+    )
+    elapsed_s = time.perf_counter() - max(begun_s)
     await engine.close()
     return batch * tokens / elapsed_s
+
+
+async def together(calls: int = CALLS, words: int = 460, tokens: int = 200) -> tuple[float, float]:
+    """Seconds for calls of about 500 prompt tokens, one after another and all at once, on one engine process."""
+    engine = EmbeddedEngine(kv_tokens=65_536)
+    await engine.start()
+    texts = [" ".join(f"{(i * 37 + j) % 1_000}" for j in range(words // 2)) for i in range(2 * calls)]
+    began_s = time.perf_counter()
+    for text in texts[:calls]:
+        await _answer(engine, text, tokens)
+    between_s = time.perf_counter()
+    await asyncio.gather(*(_answer(engine, text, tokens) for text in texts[calls:]))
+    ended_s = time.perf_counter()
+    await engine.close()
+    return between_s - began_s, ended_s - between_s
+
+
+async def _answer(engine: EmbeddedEngine, text: str, tokens: int) -> float:
+    """Run a call; returns when its prompt was computed."""
+    prompt = Prompt((Piece(PieceKind.VALUE, text),), (text,), chat=False)
+    sampling = Sampling(max_tokens=tokens, ignore_eos=True)
+    begun_s = 0.0
+    async for event in engine.generate(Request(secrets.token_hex(8), "", prompt, sampling)):
+        if isinstance(event, Prefill):
+            begun_s = time.perf_counter()
+    return begun_s
 
 
 def main() -> None:
@@ -181,6 +198,10 @@ def main() -> None:
     bound = SHARED_TOKENS + CALLS * (OWN_TOKENS + BLOCK_TOKENS)
     print(f"  computed at most {bound}: {once.computed_tokens <= bound}")
     print(f"  last first token sooner by {unshared.last_first_token_s / once.last_first_token_s:.1f}x")
+    one_by_one_s, at_once_s = asyncio.run(together())
+    print(f"{CALLS} calls of about 500 prompt and 200 output tokens through the process")
+    print(f"  one after another {one_by_one_s:6.2f} s  all at once {at_once_s:6.2f} s", end="")
+    print(f"  sooner by {one_by_one_s / at_once_s:.1f}x")
 
 
 if __name__ == "__main__":

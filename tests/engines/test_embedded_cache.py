@@ -154,12 +154,11 @@ def test_prompts_go_in_by_chunks_beside_decodes_and_no_step_computes_a_single_pr
     second = bench.call((2, 321), tokens=5)
     bench.run()
     bench.assert_right(first, second)
-    together = [step for step in bench.model.steps if len(step) == 2]
-    assert all(sum(step) <= 1 + SMALL.chunk_tokens + 1 for step in together)
-    of_second = [max(step) for step in together if max(step) > 1]
-    assert len(of_second) == 10
+    together = [step for step in bench.model.steps if len(step) == 2 and max(step) > 1]
+    of_second = [max(step) for step in together]
     assert sum(of_second) == 321
-    assert of_second[-1] == 33
+    assert all(sum(step) <= SMALL.chunk_tokens for step in together)
+    assert min(of_second) > 1
 
 
 def test_sixteen_calls_that_arrive_together_compute_their_shared_prefix_once() -> None:

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from parrot_server.engines.embedded.block_pool import Blocks, blocks_for
 from parrot_server.engines.embedded.openvino_runtime import import_openvino
 from parrot_server.engines.embedded.prefix_tree import Ids
-from parrot_server.engines.embedded.settings import BLOCK_TOKENS
 from parrot_server.errors import SetupError
 
 _ALIGNMENT_BYTES = 64
+_EXACT_SIZES = 32  # steps of so many tokens, which are mostly decodes, are not padded
 
 Layer = NDArray[np.uint8]
 """The KV of one layer and side as bytes, [blocks, bytes of a block]."""
@@ -73,9 +73,10 @@ class PagedModel:
         """Set the KV memory up, all zeros, in pages that are not touched before they are used."""
         openvino = self._openvino
         self.blocks = blocks
+        self._padding = np.array([blocks], np.int32)  # one more, for tokens that are for nothing
         for port in self._ports:
-            shape = (blocks, *self._block_shape(port))
-            layer = _aligned_zeros(blocks, int(np.prod(shape[1:])) * port.element_type.size)
+            shape = (blocks + 1, *self._block_shape(port))
+            layer = _aligned_zeros(blocks + 1, int(np.prod(shape[1:])) * port.element_type.size)
             tensor = openvino.Tensor(layer, openvino.Shape(shape), port.element_type)
             self._request.set_tensor(port.any_name, tensor)
             self._layers.append(layer)
@@ -114,16 +115,16 @@ class PagedModel:
             layer[blocks] = data[first : first + len(blocks)]
 
     def _inputs(self, rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
+        self._check(rows)
+        tokens = sum(len(row.ids) for row in rows)
+        if padding := _padded(tokens) - tokens:
+            rows = [*rows, Row(np.zeros(padding, np.int32), 0, self._padding, sampled=False)]
         lengths = np.array([len(row.ids) for row in rows], np.int32)
         past = np.array([row.past_tokens for row in rows], np.int32)
         tables = np.array([len(row.table) for row in rows], np.int32)
         ends = np.cumsum(lengths, dtype=np.int32)
         begins = ends - lengths
         ids = np.concatenate([row.ids for row in rows])
-        blocks = np.concatenate([row.table for row in rows])
-        self._check(ids, blocks)
-        if not np.array_equal(tables, -(-(past + lengths) // BLOCK_TOKENS)):
-            raise IndexError("a table that is not as long as its row's tokens need")
         sampled = [i for i, row in enumerate(rows) if row.sampled]
         return {
             "input_ids": ids.astype(np.int64),
@@ -131,17 +132,20 @@ class PagedModel:
             "past_lens": past,
             "subsequence_begins": np.concatenate([_ZERO, ends]),
             "block_indices_begins": np.concatenate([_ZERO, np.cumsum(tables, dtype=np.int32)]),
-            "block_indices": blocks,
+            "block_indices": np.concatenate([row.table for row in rows]),
             "max_context_len": np.array((past + lengths).max(), np.int32),
             # At least one row must be projected: where none is sampled, the last one is for nothing.
             "sampled_tokens_indices": (ends[sampled or [-1]] - 1).astype(np.int64),
         }
 
-    def _check(self, ids: Ids, blocks: Blocks) -> None:
+    def _check(self, rows: Sequence[Row]) -> None:
+        ids, blocks = np.concatenate([row.ids for row in rows]), np.concatenate([row.table for row in rows])
         if ids.min() < 0 or ids.max() >= self.vocabulary:
             raise IndexError(f"a token id outside 0 to {self.vocabulary - 1}")
         if blocks.min() < 0 or blocks.max() >= self.blocks:
             raise IndexError(f"a block outside 0 to {self.blocks - 1}")
+        if any(len(row.table) != blocks_for(row.past_tokens + len(row.ids)) for row in rows):
+            raise IndexError("a table that is not as long as its row's tokens need")
 
     def _paged(self, folder: Path) -> Any:
         # A private module: the version is pinned, and a test runs the real model.
@@ -171,6 +175,14 @@ class PagedModel:
 
 
 _ZERO = np.zeros(1, np.int32)
+
+
+def _padded(tokens: int) -> int:
+    """The size of a step with so many tokens: few sizes, since the library keeps about 1 MB for each that it has seen."""
+    if tokens <= _EXACT_SIZES:
+        return tokens
+    grain = 16 if tokens <= 128 else 32
+    return -(-tokens // grain) * grain
 
 
 def _aligned_zeros(blocks: int, block_bytes: int) -> Layer:

@@ -28,8 +28,9 @@ class Settings:
         context_tokens: longest prompt and answer together; None: the model's own.
         kv_tokens: room for KV; None: eight contexts, or a quarter of the free memory if that is less.
         host_tokens: room for KV that was moved out to the host; None: as much as `kv_tokens`; 0: no offloading.
-        chunk_tokens: prompt tokens computed in a step beside running decodes: more makes prompts faster, decodes slower.
-        idle_chunk_tokens: the same in a step without decodes; it bounds how long an abort waits.
+        chunk_tokens: tokens computed in a step in which calls decode, theirs included: the rest is for prompts, so more
+            makes prompts faster and decodes slower.
+        idle_chunk_tokens: prompt tokens in a step in which none decodes; it bounds how long an abort waits.
         max_running: calls in one batch.
         reuse: whether computed blocks are kept for other calls that begin alike.
 

@@ -27,6 +27,8 @@ from parrot_server.engines.embedded.sequence import Generation, Sequence
 from parrot_server.engines.embedded.settings import BLOCK_TOKENS, Settings
 from parrot_server.errors import EngineError
 
+_LEAST_CHUNK_TOKENS = 16  # of a prompt; fewer are not worth a place in a step
+
 _BlockKey = tuple[str, int, bytes]
 """What is computed: salt, the block before, and the tokens."""
 
@@ -140,13 +142,15 @@ class StepLoop:
             # An earlier one may just have taken this one's seat.
             if sequence.left == 1 and sequence.seat is not None and self._grow(sequence):
                 planned.append((sequence, 1))
-        budget = self._settings.chunk_tokens if planned else self._settings.idle_chunk_tokens
+        budget = self._settings.idle_chunk_tokens
+        if planned:
+            budget = max(self._settings.chunk_tokens - len(planned), _LEAST_CHUNK_TOKENS)
         prefilling = sorted([sequence for sequence in self._running if sequence.left > 1], key=_order)
         computing = {self._next_block(sequence): sequence for sequence in prefilling}
         candidates = self._waiting[: self._settings.max_running]
         admitting = True
         for sequence in list(merge(prefilling, candidates, key=_order)):
-            if budget < BLOCK_TOKENS:
+            if budget < _LEAST_CHUNK_TOKENS:
                 break
             if sequence in candidates:
                 if not admitting or self._follows(sequence, computing):
@@ -327,10 +331,8 @@ def _block_key(sequence: Sequence, whole: list[Node]) -> _BlockKey:
 
 
 def _chunk(sequence: Sequence, budget: int) -> int:
-    """How many tokens of a prompt to compute: up to the end of a block, and never leaving a single one for later.
+    """How many tokens of a prompt to compute: all that fit, but never leaving a single one for later.
 
     A step of one token uses another kernel than one of several; prompts are always computed with the latter.
     """
-    if sequence.left <= budget + 1:
-        return sequence.left
-    return budget - (sequence.computed + budget) % BLOCK_TOKENS
+    return budget - 1 if sequence.left == budget + 1 else min(sequence.left, budget)
