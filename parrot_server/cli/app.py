@@ -16,6 +16,7 @@ from parrot_server.cli.run import run_file
 from parrot_server.cli.serve import serve
 from parrot_server.cli.terminal import complain, say
 from parrot_server.errors import ParrotError as ServerError
+from parrot_server.sim.commands import app as simulate
 
 app = typer.Typer(name="parrot", add_completion=False, rich_markup_mode=None)
 app.command("serve")(serve)
@@ -23,6 +24,7 @@ app.command("run")(run_file)
 app.add_typer(demo, name="demo")
 app.add_typer(models, name="models")
 app.command("doctor")(doctor)
+app.add_typer(simulate, name="simulate")
 
 
 def _show_version(wanted: bool) -> None:
