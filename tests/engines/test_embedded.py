@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from parrot_server.core.model import Piece, PieceKind, Tier
+from parrot_server.core.model import Piece, PieceKind, Prompt, Tier
 from parrot_server.engines.base import Prefill, Request, Stalled, Text
 from parrot_server.engines.embedded.model_files import DEFAULT_MODEL, prepare
 from parrot_server.engines.tokens import Detokenizer, PromptTokenizer
@@ -193,6 +193,13 @@ async def test_a_schema_that_cannot_be_compiled_is_the_calls_fault(
     with pytest.raises(EngineError) as caught:
         await run(engine, request(ask("x"), schema=schema))
     assert (caught.value.fault, caught.value.type) == (Fault.CALL, type_)
+
+
+async def test_half_a_character_is_the_calls_fault(engine: SharedEngine) -> None:
+    with pytest.raises(EngineError) as caught:
+        await run(engine, request(Prompt((Piece(PieceKind.VALUE, "\ud800"),), ("p",), chat=False)))
+    assert (caught.value.fault, caught.value.type) == (Fault.CALL, "invalid_text")
+    assert (await run(engine, request(ask("a bird")))).text
 
 
 # ---- KV ------------------------------------------------------------------------------------------------------------

@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
 from typing import BinaryIO
 
 from parrot_server.core.model import Tier
@@ -143,6 +144,12 @@ def _reserved_output() -> BinaryIO:
     return pipe
 
 
+def _die(fault: threading.ExceptHookArgs) -> None:
+    """A fault of the reading thread ends the process: what the server was told would happen cannot."""
+    traceback.print_exception(fault.exc_type, fault.exc_value, fault.exc_traceback)
+    os._exit(1)
+
+
 def main() -> None:
     """Load what the first message says, then serve."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server says when to stop
@@ -162,8 +169,9 @@ def main() -> None:
     except SetupError as error:
         send(NotReady(str(error)))
         return
+    threading.excepthook = _die
     child = Child(cache, loop, intake, send)
-    Thread(target=child.read, args=(messages,), daemon=True).start()
+    threading.Thread(target=child.read, args=(messages,), daemon=True).start()
     send(Ready(spec))
     child.run()
 

@@ -9,6 +9,8 @@ import sys
 from collections import deque
 from collections.abc import Callable
 
+from pydantic_core import PydanticSerializationError
+
 from parrot_server.core.model import EngineSpec
 from parrot_server.engines.base import Load
 from parrot_server.engines.embedded.messages import (
@@ -97,12 +99,16 @@ class EngineProcess:
         return self._process.pid
 
     async def send(self, message: ToChild) -> None:
-        """Send a message. Raises EngineError when the process has gone."""
+        """Send a message. Raises EngineError when the process has gone, or, the call's fault, when a text is no Unicode."""
         assert self._process.stdin is not None
         if self.failure is not None:
             raise self.failure
         try:
-            self._process.stdin.write(to_child(message))
+            frame = to_child(message)
+        except PydanticSerializationError:
+            raise EngineError(Fault.CALL, "invalid_text", "the prompt holds half a character (a surrogate)") from None
+        try:
+            self._process.stdin.write(frame)
             await self._process.stdin.drain()
         except (ConnectionError, RuntimeError):
             raise await self._ended() from None
