@@ -1,0 +1,9 @@
+"""`make bench`: every comparison of this machine, one after another."""
+
+from __future__ import annotations
+
+from benchmarks import embedded, scheduler, schemas
+
+for benchmark in (scheduler, embedded, schemas):
+    benchmark.main()
+    print()
