@@ -166,7 +166,7 @@ class StepLoop:
 
     def _follows(self, sequence: Sequence, computing: dict[_BlockKey, Sequence]) -> bool:
         """Whether another call is computing the very tokens that this one needs next: then let that one go first."""
-        if sequence.seat is not None or not self._settings.reuse:
+        if not computing or sequence.seat is not None or not self._settings.reuse:
             return False
         whole = [node for node in self._cache.match(sequence) if node.tokens == BLOCK_TOKENS]
         leader = computing.get(_block_key(sequence, whole))
