@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Literal, Self
 
@@ -70,7 +69,6 @@ class FakeServer:
         self.sessions: dict[str, tuple[float, str]] = {}  # SGLang's, by id: seconds that they hold, and the salt
         self.wires: list[Wire] = []
         self.bodies: list[tuple[str, Body]] = []
-        self.hits: Counter[str] = Counter()
         self.port = 0
         self._api_key = api_key
         self._routes = openai_routes(flavour) | (sglang_routes() if flavour == "sglang" else {}) | (routes or {})
@@ -125,7 +123,6 @@ class FakeServer:
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = HTTPRequest(scope, receive)
         name = f"{request.method} {request.url.path}"
-        self.hits[name] += 1
         response = await self._respond(request, name)
         await response(scope, receive, send)
 

@@ -97,7 +97,8 @@ async def vllm_metrics(server: FakeServer, body: Body) -> Response:
         f'vllm:num_requests_running{{engine="0",model_name="fake"}} {load.running}.0\n'
         f'vllm:num_requests_waiting{{engine="0",model_name="fake"}} {load.waiting}.0\n'
         f'vllm:kv_cache_usage_perc{{engine="0",model_name="fake"}} {load.used_tokens / spec.kv_tokens}\n'
-        f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{spec.kv_tokens // 16}"}} 1.0\n'
+        f'vllm:cache_config_info{{block_size="16",enable_prefix_caching="{spec.shares_prefixes}",'
+        f'num_gpu_blocks="{spec.kv_tokens // 16}"}} 1.0\n'
     )
 
 

@@ -50,5 +50,7 @@ def isolation(cached_tokens: Sequence[int]) -> Finding:
         return Finding("isolation", False, message, "a newer server, or an engine a tenant")
     if again == 0:
         message = "a prompt was not found again even under its own salt, or the server does not say so"
-        return Finding("isolation", None, message, "let the server report cached tokens")
+        return Finding(
+            "isolation", None, message, "let the server report cached tokens (vLLM: --enable-prompt-tokens-details)"
+        )
     return Finding("isolation", True, "what one tenant asked is reused for no other")

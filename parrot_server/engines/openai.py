@@ -15,7 +15,8 @@ from parrot_server.engines import messages
 from parrot_server.engines.base import Done, GenerateEvent, Load, Prefill, Request, Text
 from parrot_server.engines.exact import SAMPLE, check_fits, check_same_tokenizer, encode
 from parrot_server.engines.finding import Finding, isolation
-from parrot_server.engines.http import DONE, Body, EngineHTTP, Patience, broken, event_of, json_of
+from parrot_server.engines.http import DONE, Body, EngineHTTP, Patience, event_of, json_of
+from parrot_server.engines.http_errors import broken
 from parrot_server.engines.openai_flavour import Flavour, findings, flavour_named, probe, sampling_fields
 from parrot_server.engines.openai_stream import StreamedAnswer
 from parrot_server.engines.stops import StopFilter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from parrot_server.core.model import Sampling
@@ -117,7 +117,12 @@ async def probe(http: EngineHTTP, flavour: Flavour | None) -> Server:
     if flavour is None:
         flavour = await _recognise(http, owner)
     if flavour.name == "vllm":
-        return Server(flavour, models, context_tokens, kv_tokens=await _vllm_kv_tokens(http))
+        cache = await _vllm_cache(http)
+        if cache.get("enable_prefix_caching") == "False":
+            flavour = replace(flavour, shares_prefixes=False)
+        blocks, block_tokens = cache.get("num_gpu_blocks", ""), cache.get("block_size", "")
+        known = blocks.isdecimal() and block_tokens.isdecimal()
+        return Server(flavour, models, context_tokens, kv_tokens=int(blocks) * int(block_tokens) if known else None)
     if flavour.name == "llama.cpp" and isinstance(props := await http.find("/props"), dict):
         slot_tokens, slots = (props.get("default_generation_settings") or {}).get("n_ctx"), props.get("total_slots")
         if isinstance(slot_tokens, int) and isinstance(slots, int):
@@ -136,16 +141,14 @@ async def _recognise(http: EngineHTTP, owner: object) -> Flavour:
     return OPENAI if http.host.endswith("openai.com") else OTHER
 
 
-async def _vllm_kv_tokens(http: EngineHTTP) -> int | None:
+async def _vllm_cache(http: EngineHTTP) -> dict[str, str]:
+    """What vLLM says of its KV cache, in the labels of one of its metrics."""
     try:
         text = await http.get_text("/metrics")
     except EngineError:
-        return None
+        return {}
     config = re.search(r"^vllm:cache_config_info\{(.*)\}", text, re.MULTILINE)
-    labels = dict(re.findall(r'(\w+)="(\d+)"', config[1])) if config else {}
-    if "block_size" in labels and "num_gpu_blocks" in labels:
-        return int(labels["block_size"]) * int(labels["num_gpu_blocks"])
-    return None
+    return dict(re.findall(r'(\w+)="([^"]*)"', config[1])) if config else {}
 
 
 def sampling_fields(flavour: Flavour, sampling: Sampling, chat: bool) -> Body:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from parrot_server.core.model import Usage
-from parrot_server.engines.http import Body, broken
+from parrot_server.engines.http import Body
+from parrot_server.engines.http_errors import broken
 from parrot_server.errors import EngineError, Fault
 
 

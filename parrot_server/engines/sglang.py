@@ -14,7 +14,8 @@ from parrot_server.core.model import CostModel, EngineSpec, Prompt, Sampling, Ti
 from parrot_server.engines.base import GenerateEvent, Load, Request
 from parrot_server.engines.exact import SAMPLE, check_fits, check_same_tokenizer, encode
 from parrot_server.engines.finding import Finding, isolation
-from parrot_server.engines.http import Body, EngineHTTP, Patience, broken, json_of
+from parrot_server.engines.http import Body, EngineHTTP, Patience, json_of
+from parrot_server.engines.http_errors import broken
 from parrot_server.engines.openai import OpenAIEngine
 from parrot_server.engines.openai_flavour import SGLANG
 from parrot_server.engines.sglang_pins import SGLangPins, salted

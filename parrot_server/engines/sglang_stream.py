@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from parrot_server.core.model import Sampling, Usage
 from parrot_server.engines.base import Done, GenerateEvent, Prefill, Taken, Text
-from parrot_server.engines.http import DONE, Body, broken, event_of, failure
+from parrot_server.engines.http import DONE, Body, event_of
+from parrot_server.engines.http_errors import broken, failure
 from parrot_server.engines.stops import StopFilter
 from parrot_server.errors import EngineError, Fault
 

@@ -16,7 +16,8 @@ from parrot_server.engines.fake import FakeEngine
 from parrot_server.engines.fake_http import FakeServer, FlavourName
 from parrot_server.engines.fake_http_wire import Wire
 from parrot_server.engines.fake_script import Answer
-from parrot_server.engines.http import EngineHTTP, Patience, retry_after_s
+from parrot_server.engines.http import EngineHTTP, Patience
+from parrot_server.engines.http_errors import retry_after_s
 from parrot_server.engines.openai import OpenAIEngine
 from parrot_server.engines.sglang import SGLangEngine
 from parrot_server.errors import EngineError, Fault, SetupError

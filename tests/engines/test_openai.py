@@ -301,7 +301,10 @@ async def test_what_an_operator_says_of_a_server_holds() -> None:
         assert (await fail(engine, request(ask("x"), max_tokens=301))).type == "context_overflow"
     async with served("vllm", inner=FakeEngine(context_tokens=500, kv_tokens=1600)) as (_, engine):
         spec = await engine.start()
-        assert (spec.context_tokens, spec.kv_tokens) == (500, 1600)
+        assert (spec.context_tokens, spec.kv_tokens, spec.can_pin) == (500, 1600, True)
+    async with served("vllm", inner=FakeEngine(shares_prefixes=False)) as (_, engine):
+        spec = await engine.start()
+        assert (spec.can_pin, spec.shares_prefixes) == (False, False)
     async with served("llama.cpp", inner=FakeEngine(context_tokens=500, max_running=4)) as (_, engine):
         spec = await engine.start()
         assert (spec.context_tokens, spec.kv_tokens, spec.max_running) == (500, 2000, 4)
