@@ -31,10 +31,15 @@ class RealServer:
     def __init__(self, command: Sequence[str], port: int, ready_path: str, log: Path) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self._ready_url = self.url + ready_path
+        self._command = command
         self._log = log
-        with log.open("wb") as out:
+        self.start()
+
+    def start(self) -> None:
+        """Start its process, the first time or after a `stop`."""
+        with self._log.open("ab") as out:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+                self._command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
 
     def wait_ready(self) -> None:
@@ -52,7 +57,7 @@ class RealServer:
         pytest.fail(f"the server was not ready in {READY_S:g} s: {self._said()}")
 
     def stop(self) -> None:
-        """End it and all that it started."""
+        """Kill it and all that it started, with no warning."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 

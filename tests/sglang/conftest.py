@@ -26,6 +26,7 @@ class Replicas:
 
     roomy: str
     small: str
+    small_server: RealServer
 
 
 @pytest.fixture(scope="session")
@@ -42,4 +43,4 @@ def replicas(kit: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rep
         command = [SERVE, "serve", kit, str(port), *FLAGS, *flags]
         servers.append(RealServer(command, port, "/ready", folder / f"{name}.log"))
     with stopping(servers):
-        yield Replicas(*(server.url for server in servers))
+        yield Replicas(servers[0].url, servers[1].url, servers[1])
