@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SGLANG_KIT ?= $(HOME)/.cache/parrot/sglang-cpu
+SGLANG ?= Qwen/Qwen2.5-7B-Instruct
 VLLM_KIT ?= $(HOME)/.cache/parrot/vllm-cpu
 
-.PHONY: help demo test check bench soak test-sglang clean
+.PHONY: help demo test check bench bench-gpu soak test-sglang test-vllm clean
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
 
@@ -32,6 +33,10 @@ check: $(VENV)/ready ## lint and types
 
 bench: $(VENV)/ready ## the ratios of this machine, each measured side by side in one run
 	$(BIN)/python -m benchmarks
+
+bench-gpu: $(VENV)/ready ## for a GPU: the demos and a flood on SGLang; SGLANG=model starts one, SGLANG=url uses one
+	@case $(SGLANG) in http*) ;; *) $(BIN)/pip install -qq --disable-pip-version-check -e '.[sglang]' ;; esac
+	$(BIN)/python -m benchmarks.gpu $(SGLANG)
 
 soak: $(VENV)/ready ## the long counts
 	$(BIN)/python -m pytest -m soak --timeout 3600
