@@ -217,5 +217,5 @@ def check_values(server: Server, program_id: str, steps: dict[str, Any], tokeniz
     prompts = [asked.prompt for engine in server.engines for asked in engine.asked]
     (held,) = (prompt for prompt in prompts if prompt.pieces[0].text.startswith("Join these: "))
     texts = [piece.text for piece in held.pieces if piece.kind is PieceKind.VALUE]
-    assert "".join(texts) == "\n\n".join(values)
+    assert texts == values
     assert steps["reduce"]["usage"]["prompt_tokens"] == len(tokenizer.encode(held).ids)
