@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
@@ -27,22 +28,22 @@ class TextStream:
 
     def __iter__(self) -> Iterator[str]:
         connection = self._variable.program.client.connection
-        pieces = self._pieces()
+        reading = _Reading(self._pieces())
         try:
-            while piece := connection.run(_next(pieces)):
+            while piece := connection.run(reading.next()):
                 yield from self._hand_out(piece)
         finally:
-            connection.run(pieces.aclose())
+            connection.run(reading.close())
 
     async def __aiter__(self) -> AsyncIterator[str]:
         connection = self._variable.program.client.connection
-        pieces = self._pieces()
+        reading = _Reading(self._pieces())
         try:
-            while piece := await connection.hand_over(_next(pieces)):
+            while piece := await connection.hand_over(reading.next()):
                 for text in self._hand_out(piece):
                     yield text
         finally:
-            await connection.hand_over(pieces.aclose())
+            await connection.hand_over(reading.close())
 
     def _hand_out(self, piece: object) -> Iterator[str]:
         if isinstance(piece, str):
@@ -65,8 +66,27 @@ class TextStream:
                     yield piece
 
 
-async def _next(pieces: AsyncGenerator[object, None]) -> object:
-    return await anext(pieces, None)
+class _Reading:
+    """Reads a generator in the client's loop. It can be closed also where its reader gave up in the middle of a piece."""
+
+    def __init__(self, pieces: AsyncGenerator[object, None]) -> None:
+        self._pieces = pieces
+        self._task: asyncio.Task[Any] | None = None
+
+    async def next(self) -> object:
+        """The next piece, None after the last."""
+        self._task = asyncio.current_task()
+        try:
+            return await anext(self._pieces, None)
+        finally:
+            self._task = None
+
+    async def close(self) -> None:
+        """End what is read, for a generator that runs cannot be closed, and close."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self._pieces.aclose()
 
 
 class Transcript:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import http.server
 import json
+import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from parrot_server.engines.fake import FakeEngine
 from parrot_server.engines.fake_script import Answer
 from tests.sdk.functions import combine, headline, refine, summarize
 from tests.sdk.proxy import breaking, byte_by_byte, plainly, proxy
-from tests.serving import echo, program, serving, until
+from tests.serving import Server, echo, program, serving, until
 
 EMOJI = "Grüße 🦜🌍 \u2028 中文\r\nnew line, {{x}} "
 
@@ -191,6 +192,47 @@ def foreign_server(answers: list[tuple[int, Any, str]]) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class TestLeaving:
+    def test_ctrl_c_while_a_stream_is_read(self) -> None:
+        def read(texts: Iterator[str]) -> None:
+            next(texts)
+            threading.Timer(0.01, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
+            next(texts)
+
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        with hanging_server() as server, Client(server.url) as client:
+            for number in range(1, 21):
+                with client.program() as mine:
+                    variable = refine("x")
+                with pytest.raises(KeyboardInterrupt):
+                    read(iter(variable.stream()))
+                mine.cancel()
+                assert len(server.engine.requests) == number
+        signal.signal(signal.SIGINT, before)
+
+    def test_a_time_out_while_a_stream_is_read(self) -> None:
+        async def read(texts: AsyncIterator[str]) -> None:
+            async with asyncio.timeout(0.02):
+                async for _ in texts:
+                    pass
+
+        async def main(client: Client) -> None:
+            for _ in range(20):
+                async with client.program() as mine:
+                    variable = refine("x")
+                with pytest.raises(TimeoutError):
+                    await read(aiter(variable.stream()))
+                await client.connection.hand_over(mine.submission.cancel())
+
+        with hanging_server() as server, Client(server.url) as client:
+            asyncio.run(main(client))
+
+
+def hanging_server() -> AbstractContextManager[Server]:
+    """A server whose engine says one word, and no more."""
+    return serving(FakeEngine(script=lambda request: Answer(["x"], then="hang")))
 
 
 class TestThreadsAndLoops:
