@@ -26,7 +26,6 @@ from parrot_server.sim.show import print_json, print_reports, print_rows, print_
 from parrot_server.sim.workload_commands import trace, workload
 
 app = typer.Typer(
-    no_args_is_help=True,
     rich_markup_mode=None,
     help="Run the scheduler on a virtual clock, against an engine that is arithmetic.",
 )
@@ -36,7 +35,12 @@ app.command()(workload)
 
 @app.command()
 def figures(as_json: JsonOption = False) -> None:
-    """Every reference figure: reached by running the scheduler, or from its cost model, beside the value that is printed."""
+    """Every reference figure: reached by running the scheduler, or from its cost model, beside the value that is printed.
+
+    \b
+    Example:
+      parrot simulate figures --json
+    """
     from parrot_server.sim.figures import figures as reach
 
     found = reach()
@@ -171,7 +175,12 @@ def retention(
     engine: EngineOption = "h100-7b",
     as_json: JsonOption = False,
 ) -> None:
-    """Prompts that repeat, in a cache too small for everything: least recently used, against pins by reference count."""
+    """Prompts that repeat, in a cache too small for everything: least recently used, against pins by reference count.
+
+    \b
+    Example:
+      parrot simulate retention --repeat 0.5,0.9 --miss 0.3
+    """
     from parrot_server.sim.cache import Repeats, run
     from parrot_server.sim.machines import engine_named
 
@@ -187,7 +196,12 @@ def replay(
     journal: Annotated[Path, typer.Argument(help="A journal that a server or a simulation wrote.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Play a journal again, and say what the scheduler did, as a hash of all its actions."""
+    """Play a journal again, and say what the scheduler did, as a hash of all its actions.
+
+    \b
+    Example:
+      parrot simulate replay server.journal
+    """
     from parrot_server.sim.replay import digest
     from parrot_server.sim.replay import replay as play
 

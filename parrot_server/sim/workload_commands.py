@@ -44,7 +44,12 @@ def trace(
     journal: JournalOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """A workload of your own, from a file."""
+    """A workload of your own, from a file.
+
+    \b
+    Example:
+      parrot simulate trace workload.jsonl --policy parrot,feedback
+    """
     from parrot_server.sim.contest import Source
 
     setup = setup_of(engine, chunk_tokens, client_loop, rtt_ms, queue_ms)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,9 +100,9 @@ def test_wrong_use_is_one_line_and_exit_code_2(arguments: list[str], culprit: st
     ("arguments", "culprit"),
     [
         (["serve", "--port", "99999"], "--port"),
-        (["serve", "--engine", "fake", "--policy", "nix"], "'nix'"),
-        (["serve", "--engine", "fake", "--templates", "/nix"], "/nix"),
-        (["serve", "--engine", "none"], "no engine"),
+        (["serve", "--port", "0", "--engine", "fake", "--policy", "nix"], "'nix'"),
+        (["serve", "--port", "0", "--engine", "fake", "--templates", "/nix"], "/nix"),
+        (["serve", "--port", "0", "--engine", "none"], "no engine"),
         (["run", "nix.py"], "nix.py"),
         (["run", "README.md"], "README.md"),
         (["demo", "map-reduce", "--engine", "fake", "--docs", "/nix"], "/nix"),
@@ -146,7 +147,37 @@ def test_a_port_that_is_taken_is_said(parrot: Parrot) -> None:
         port = taken.getsockname()[1]
         outcome = parrot("serve", "--engine", "fake", "--port", port)
     assert outcome.code == 1
-    assert str(port) in outcome.err
+    assert outcome.err.startswith(f"parrot: cannot listen on 127.0.0.1, port {port}: ")
+    assert outcome.err.count(str(port)) == 1
+    assert "--port" in outcome.err
+
+
+@pytest.mark.parametrize("option", ["--journal", "--picture", "--write"])
+def test_a_file_that_cannot_be_written_is_one_line(option: str, parrot: Parrot) -> None:
+    outcome = parrot("simulate", "workload", "chain-summary", option, "/nix/file.svg")
+    assert outcome.code == 1
+    assert outcome.err == "parrot: /nix/file.svg: No such file or directory\n"
+
+
+def test_a_journal_that_is_there_is_kept(parrot: Parrot, tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text("kept")
+    outcome = parrot("simulate", "workload", "chain-summary", "--journal", path)
+    assert outcome.code == 1
+    assert outcome.err == f"parrot: {path}: File exists\n"
+    assert path.read_text() == "kept"
+
+
+def test_a_journal_that_is_not_there_is_one_line(parrot: Parrot) -> None:
+    outcome = parrot("simulate", "replay", "/nix")
+    assert outcome.code == 1
+    assert outcome.err == "parrot: /nix: No such file or directory\n"
+
+
+def test_an_unknown_engine_is_named_with_those_there_are(parrot: Parrot) -> None:
+    outcome = parrot("serve", "--engine", "nix")
+    assert outcome.code == 2
+    assert "Invalid value for '--engine': 'nix' is not one of 'embedded', 'fake', 'none'" in outcome.err
 
 
 def test_options_of_a_server_in_this_process_do_not_go_with_a_url(parrot: Parrot) -> None:
@@ -174,7 +205,7 @@ def test_ctrl_c_cancels_the_program_of_a_demo() -> None:
             until(lambda: engine.starts, "a call")
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=20)
-        assert process.returncode == 130
+        assert process.returncode == 130, err
         assert out == ""
         assert "Traceback" not in err
         program = server.http.get("/v1/programs").json()["programs"][0]
