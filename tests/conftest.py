@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 import pytest
+from hypothesis import settings
 
 pytest.register_assert_rewrite("tests.engines.contract")
+# How long an example takes says more of what else the machine does than of the code; pytest's time-out stands.
+settings.register_profile("parrot", deadline=None)
+settings.load_profile("parrot")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
