@@ -123,7 +123,10 @@ def _docstring(python: Callable[..., Any]) -> str:
 def _file(python: Callable[..., Any], path: str | Path) -> FunctionFile:
     """The file at a path relative to the working directory, or else to the file of the function."""
     beside = Path(inspect.getfile(python)).parent / path
-    return read_function_file(beside if not Path(path).exists() and beside.exists() else Path(path))
+    for place in (Path(path), beside):
+        if place.exists():
+            return read_function_file(place)
+    raise FunctionError(f"function {python.__name__}: there is no template file {path}, nor {beside}")
 
 
 def _outputs(name: str, holes: Holes, file: FunctionFile, options: FunctionOptions) -> dict[str, OutputBody]:

@@ -140,6 +140,9 @@ class Function(Generic[P, R]):
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
+            if unknown := [name for name in kwargs if name not in self._signature.parameters]:
+                known = ", ".join(self._signature.parameters)
+                raise FunctionError(f"{self.name}() has no parameter {unknown[0]!r}; there are {known}") from None
             raise FunctionError(f"{self.name}(): {error}") from None
         bound.apply_defaults()
         inputs = {hole: bind(self.declaration, program, hole, value) for hole, value in bound.arguments.items()}

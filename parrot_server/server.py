@@ -171,7 +171,8 @@ def _listen(settings: Settings) -> socket.socket:
     try:
         listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as error:
-        message = f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}; choose another port"
+        reason = (error.strerror or str(error)).partition(" (while")[0]  # the address follows there once more
+        message = f"cannot listen on {settings.host}, port {settings.port}: {reason}; give another --port or --host"
         raise SetupError(message) from error
     # Connections inherit these. Answers go out at once, not when the client has acknowledged the part before.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -83,8 +83,9 @@ def _bad_parameter(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     at = ".".join(str(part) for part in first["loc"])[:128]
-    type = "unknown_field" if first["type"] == "extra_forbidden" else "bad_value"
-    return problem(422, type, f"{at}: {first['msg']}", at=at)
+    if first["type"] == "extra_forbidden":
+        return problem(422, "unknown_field", f"{at}: there is no such parameter", at=at)
+    return problem(422, "bad_value", f"{at}: {first['msg']}", at=at)
 
 
 def _http_error(request: Request, error: Exception) -> Response:

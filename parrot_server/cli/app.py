@@ -38,7 +38,7 @@ def _show_version(wanted: bool) -> None:
 Examples:
   parrot demo map-reduce          sixteen real texts on this machine's processor
   parrot serve                    a server at http://127.0.0.1:8000
-  parrot run examples/chain.py    a program, with a server if none runs
+  parrot run examples/chain.py    a program, on the server at PARROT_URL or one of its own
 """
 )
 def parrot(
@@ -55,8 +55,14 @@ def run(arguments: Sequence[str]) -> int:
         return app(args=list(arguments) or ["--help"], prog_name="parrot", standalone_mode=False) or 0
     except typer.TyperException as error:
         context: typer.Context | None = getattr(error, "ctx", None)
-        complain(f"{error.format_message()} (see {context.command_path if context else 'parrot'} --help)")
+        message = error.format_message().replace("Value error, ", "")
+        complain(f"{message} (see {context.command_path if context else 'parrot'} --help)")
         return error.exit_code
     except (ServerError, SdkError) as error:
         complain(str(error))
+        return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        complain(f"{error.filename}: {error.strerror}")  # a file that an option names
         return 1

@@ -121,14 +121,14 @@ def _outputs(call: CallSpec, function: Function | None, at: str) -> Iterator[tup
     bound = dict(call.outputs)
     holes = function.template.outputs if function else tuple(bound)
     label = function.spec.name if function else call.op
+    for hole in bound:  # first, as a misspelt hole is missing under its right name too
+        if hole not in holes:
+            message = f"call {call.id!r}: {label!r} has no output {hole!r}"
+            raise Refused("unknown_hole", message, call=call.id, at=f"{at}.outputs.{hole}")
     for hole in holes:
         if hole not in bound:
             message = f"call {call.id!r}: the output {hole!r} of {label!r} is bound to no variable"
             raise Refused("missing_hole", message, call=call.id, at=f"{at}.outputs")
-    for hole in bound:
-        if hole not in holes:
-            message = f"call {call.id!r}: {label!r} has no output {hole!r}"
-            raise Refused("unknown_hole", message, call=call.id, at=f"{at}.outputs.{hole}")
     if not function and len(holes) != 1:
         message = f"call {call.id!r}: a transform has exactly one output"
         raise Refused("missing_hole", message, call=call.id, at=f"{at}.outputs")
@@ -144,14 +144,14 @@ def _outputs(call: CallSpec, function: Function | None, at: str) -> Iterator[tup
 def _check_holes(call: CallSpec, function: Function | None, at: str) -> None:
     bound = dict(call.inputs)
     if function:
+        for hole in bound:  # first, as above
+            if hole not in function.template.inputs:
+                message = f"call {call.id!r}: {function.spec.name!r} has no input hole {hole!r}"
+                raise Refused("unknown_hole", message, call=call.id, at=f"{at}.inputs.{hole}")
         for hole in function.template.inputs:
             if hole not in bound:
                 message = f"call {call.id!r}: the hole {hole!r} of {function.spec.name!r} is bound to nothing"
                 raise Refused("missing_hole", message, call=call.id, at=f"{at}.inputs")
-        for hole in bound:
-            if hole not in function.template.inputs:
-                message = f"call {call.id!r}: {function.spec.name!r} has no input hole {hole!r}"
-                raise Refused("unknown_hole", message, call=call.id, at=f"{at}.inputs.{hole}")
     elif len(bound) != 1:
         raise Refused("missing_hole", f"call {call.id!r}: a transform has exactly one input", call=call.id, at=at)
     if call.each and call.each not in bound:

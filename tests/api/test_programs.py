@@ -234,7 +234,8 @@ def test_calls_with_a_key_are_added_once(server: Server) -> None:
             headers={"Idempotency-Key": "more"},
         )
         assert response.status_code == 201, response.text
-    assert server.http.get(f"/v1/programs/{reply['id']}").json()["calls"] in ({"done": 2}, {"done": 1, "running": 1})
+    calls = server.http.get(f"/v1/programs/{reply['id']}").json()["calls"]
+    assert sum(calls.values()) == 2
 
 
 def test_ids_upstream_are_unique_whatever_clients_call_their_things(server: Server) -> None:

@@ -60,7 +60,9 @@ TABLE = [
     # what is wrong, status, type, what the message names
     (drop("calls", 1, "inputs", "x"), 422, "missing_hole", "'x'"),
     (at("calls", 1, "inputs", "z", value="more"), 422, "unknown_hole", "'z'"),
+    (at("calls", 1, "inputs", value={"z": "misspelt"}), 422, "unknown_hole", "'z'"),
     (drop("calls", 1, "outputs", "y"), 422, "missing_hole", "'y'"),
+    (at("calls", 1, "outputs", value={"z": "misspelt"}), 422, "unknown_hole", "'z'"),
     (at("calls", 1, "outputs", "y", value="v"), 422, "bound_twice", "'v'"),
     (at("calls", 1, "outputs", "y", value="x"), 422, "bound_twice", "'x'"),
     (at("calls", 0, "inputs", "x", value={"var": "w"}), 422, "cycle", "a -> b -> a"),
@@ -219,6 +221,12 @@ def test_every_other_error_is_a_problem_too(server: Server, method: str, path: s
     assert response.headers["content-type"] == "application/problem+json"
     assert response.json()["status"] == status
     assert len(response.content) < 1000
+
+
+def test_an_unknown_parameter_is_named(server: Server) -> None:
+    problem = server.http.post("/v1/programs?wat=3", content=b"{}").json()
+    assert problem["type"] == "unknown_field"
+    assert problem["detail"] == "query.wat: there is no such parameter"
 
 
 @pytest.mark.parametrize("header", ["X-Request-Id", "Idempotency-Key", "Last-Event-ID"])

@@ -55,7 +55,7 @@ def test_a_signal_stops_the_server_though_readers_are_there(number: signal.Signa
 def test_a_port_that_is_taken_is_said() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(SetupError, match=f"port {port}.*choose another"):
+        with pytest.raises(SetupError, match=f"port {port}: .*give another --port"):
             asyncio.run(serve(Settings(port=port), engines=[FakeEngine()]))
 
 

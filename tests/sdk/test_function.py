@@ -199,6 +199,12 @@ class TestFiles:
 
         assert join.template.inputs == ("parts",)
 
+    def test_a_file_that_is_not_there_is_named_with_both_places(self) -> None:
+        with pytest.raises(FunctionError, match=r"function join: there is no template file nix\.md, nor .*sdk.nix\.md"):
+
+            @function(template="nix.md")
+            def join(parts: In[list[str]]) -> str: ...
+
     @pytest.mark.parametrize(
         ("text", "message", "line"),
         [
@@ -367,8 +373,10 @@ def test_calls_that_do_not_fit_the_signature() -> None:
     with ScriptedServer() as server, server.program():
         with pytest.raises(FunctionError, match=r"summarize\(\): missing a required argument: 'chapter'"):
             summarize()  # type: ignore[call-arg]
-        with pytest.raises(FunctionError, match="got an unexpected keyword argument 'chaptr'"):
+        with pytest.raises(FunctionError, match="has no parameter 'chaptr'; there are chapter"):
             summarize("x", chaptr="x")  # type: ignore[call-arg]
+        with pytest.raises(FunctionError, match="has no parameter 'chaptr'; there are chapter"):
+            summarize(chaptr="x")  # type: ignore[call-arg]
         with pytest.raises(FunctionError, match="give a list of items"):
             summarize.map("a text")
         nested: dict[str, object] = {"deep": summarize("x")}
