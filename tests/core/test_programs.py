@@ -438,7 +438,7 @@ def test_after_orders_without_a_value() -> None:
         ((call("a", "va", x=Ref("nowhere")),), "unknown_variable", "'nowhere'"),
         ((CallSpec("a", Op.GENERATE, (), (("y", "v"),), function="nope"),), "unknown_function", "'nope'"),
         ((CallSpec("a", Op.TOOL, (), (("y", "v"),), tool="t"),), "not_served", "'a'"),
-        ((call("a", "a", PAIR, x=value("1")),), "missing_hole", "'a'"),
+        ((call("a", "a", PAIR, x=value("1")),), "unknown_hole", "no output 'y'"),
         (chain(30), "limit_exceeded", "depth"),
         (map_reduce(60), "limit_exceeded", "calls_per_program"),
     ],
