@@ -1,8 +1,7 @@
 """In which order calls run: each policy says what is queued as one lot, and gives a lot its score (lower runs sooner).
 
 A score is compared only with others of the same moment, so waiting needs no re-sorting: instead of lowering a score while it waits, the
-time at which it began to wait raises it. Then a lot is overtaken only by those that began to wait at most
-`age_s * (levels between them)` later, which bounds the wait of each.
+time at which it began to wait raises it. So nobody starves: see `overtaken_at_most_s`.
 """
 
 from __future__ import annotations
@@ -92,6 +91,17 @@ def _parrot(step: Step, settings: SchedulerSettings, work: Mapping[str, float]) 
     elif step.objective is Objective.BATCH:
         level += settings.batch_levels
     return level + math.floor(step.queued_s / settings.age_s)
+
+
+def overtaken_at_most_s(settings: SchedulerSettings) -> float:
+    """The bound on waiting under `parrot`, among calls of one tenant and model.
+
+    A call that is ready to run is sent before every call that becomes ready more than so many seconds after it: the levels that can
+    lie between two calls, at `age_s` each, and the time for which batch calls may be held back beside better ones. (What a tenant
+    must wait for others follows from its weight; what waits for a prefix that is being computed waits for no more than that.)
+    """
+    levels = TOP_LEVEL + max(settings.batch_levels, settings.throughput_levels)
+    return settings.age_s * (levels + 1) + settings.patience_s
 
 
 POLICIES: Mapping[str, Policy] = {

@@ -23,7 +23,7 @@ RUNS_TO_END = {
     "shortest-first",
     "longest-first",
 }  # they take nothing back from a call that runs
-ROUNDS = 10  # so many units a request, and the shares are read
+ROUNDS = 5  # so many units a request, and the shares are read
 SERVER = EngineSpec(
     id="one-at-a-time",
     kind="roofline",
