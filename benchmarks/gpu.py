@@ -4,7 +4,7 @@
     python -m benchmarks.gpu http://gpu1:30000            uses one that runs
 
 For a machine with a GPU, where it should take less than ten minutes once the model is there. It has not been run on one yet: the
-authors' machine has none. There, only the flood was tried, on SGLang's CPU build.
+authors' machine has none. There, only the flood was tried, with shorter prompts, on SGLang's CPU build.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLI = (sys.executable, "-c", "from parrot_server.cli import main; main()")
 START_S = 900.0
 WAIT_S = 300.0
 FLOOD_RATIO = 1.5  # of the engine's KV
-PROMPT_WORDS = 400
+PROMPT_WORDS = 400  # about 1,750 tokens: no more than half of the pool is ever pinned
 OTHER = {"template": "{{x}}{{y}}", "outputs": {"y": {"max_tokens": 1}}, "format": "text"}
 
 
