@@ -269,6 +269,16 @@ def test_a_call_that_kills_engines_is_found_and_the_others_live() -> None:
     assert [text(bench, f"v{i}") for i in range(3)] == ["answer"] * 3
 
 
+def test_a_prompt_of_nothing_never_reaches_an_engine() -> None:
+    from .programs import SHORT, function
+
+    bare = function("{{x}}{{y}}", y=SHORT)
+    bench = Bench()
+    bench.post(ev.Submitted("p", functions=(bare,), calls=(call("a", "v", bare, x=value(" \n")),)))
+    assert failure(bench, "v").type == "empty_prompt"
+    assert not bench.dispatched
+
+
 # ---- cancelling and time
 
 
@@ -308,7 +318,9 @@ def test_a_calls_time_out_is_owned_by_the_call() -> None:
     from dataclasses import replace
 
     bench = Bench()
-    bench.submit(replace(call("a", "va", x=value("1")), timeout_s=2.0), replace(call("b", "vb", x=value("2")), timeout_s=2.0))
+    bench.submit(
+        replace(call("a", "va", x=value("1")), timeout_s=2.0), replace(call("b", "vb", x=value("2")), timeout_s=2.0)
+    )
     bench.finish(bench.dispatched[0])
     bench.post(ev.Tick(), after_s=3.0)
     assert text(bench, "va") == "answer"
@@ -374,7 +386,8 @@ def test_each_over_nothing_is_an_empty_list_and_over_no_list_an_error(given: str
 def test_the_first_value_of_a_race_wins_and_the_others_are_aborted() -> None:
     bench = Bench()
     racers = [
-        CallSpec(f"r{i}", Op.GENERATE, (("x", value("go")),), (("y", "v"),), function=MAP.id, race="r") for i in range(3)
+        CallSpec(f"r{i}", Op.GENERATE, (("x", value("go")),), (("y", "v"),), function=MAP.id, race="r")
+        for i in range(3)
     ]
     bench.submit(*racers)
     bad, good, _ = bench.dispatched
