@@ -53,15 +53,17 @@ class Run:
         return 0 if self.prefilled else self.prompt_tokens - self.cached_tokens
 
 
-_Share = tuple[bool, int, bool, int, int, Objective | None]
+_Share = tuple[int, int, bool, int, int, int, Objective | None]
+_NOTHING: _Share = (0, 0, False, 0, 0, 0, None)
 
 
 def _share(run: Run) -> _Share:
-    """What a run adds to the sums."""
-    leaves = run.pausing or run.aborting
+    """What a run adds to the sums, in their order, and on which side it stands."""
     if not run.decodes:
-        return (not run.paused, run.need_tokens, leaves, 0, 0, None)
-    return (True, run.need_tokens, leaves, run.resident_tokens, run.backlog_tokens, run.step.objective)
+        return (not run.paused, run.need_tokens, run.pausing or run.aborting, 0, 0, 0, None)
+    resident, objective = run.resident_tokens, run.step.objective
+    of_batch = resident if objective is Objective.BATCH else 0
+    return (1, run.need_tokens, False, resident, run.backlog_tokens, of_batch, objective)
 
 
 @dataclass(slots=True)
@@ -72,8 +74,8 @@ class Totals:
     need_tokens: int = 0
     leaving: int = 0
     resident_tokens: int = 0
-    batch_tokens: int = 0
     backlog_tokens: int = 0
+    batch_tokens: int = 0
     expedited: dict[Run, None] = field(default_factory=dict)
     batch: dict[Run, None] = field(default_factory=dict)
     paused: dict[Run, None] = field(default_factory=dict)
@@ -89,12 +91,12 @@ class Totals:
 
     def count(self, run: Run) -> None:
         """Count a run as it is now."""
-        share = self._shares.get(run)
-        now = _share(run)
-        if share != now:
-            self.discount(run)
-            self._shares[run] = now
-            self._add(now, 1)
+        share = _share(run)
+        before = self._shares.get(run)
+        if share != before:
+            self._shares[run] = share
+            self._replace(before or _NOTHING, share)
+            self._sort_out(run)
             if run.decodes:
                 (self.expedited if run.step.objective is Objective.EXPEDITE else self.batch)[run] = None
             elif run.paused:
@@ -104,17 +106,18 @@ class Totals:
         """Count a run no more."""
         share = self._shares.pop(run, None)
         if share is not None:
-            self._add(share, -1)
-            self.expedited.pop(run, None)
-            self.batch.pop(run, None)
-            self.paused.pop(run, None)
+            self._replace(share, _NOTHING)
+            self._sort_out(run)
 
-    def _add(self, share: _Share, sign: int) -> None:
-        slot, need_tokens, leaves, resident_tokens, backlog_tokens, objective = share
-        self.slots += sign * slot
-        self.need_tokens += sign * need_tokens
-        self.leaving += sign * leaves
-        self.resident_tokens += sign * resident_tokens
-        if objective is Objective.BATCH:
-            self.batch_tokens += sign * resident_tokens
-        self.backlog_tokens += sign * backlog_tokens
+    def _replace(self, old: _Share, new: _Share) -> None:
+        self.slots += new[0] - old[0]
+        self.need_tokens += new[1] - old[1]
+        self.leaving += new[2] - old[2]
+        self.resident_tokens += new[3] - old[3]
+        self.backlog_tokens += new[4] - old[4]
+        self.batch_tokens += new[5] - old[5]
+
+    def _sort_out(self, run: Run) -> None:
+        self.expedited.pop(run, None)
+        self.batch.pop(run, None)
+        self.paused.pop(run, None)

@@ -56,7 +56,7 @@ class Attempt:
     gone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Iteration:
     """What the engine does now: `steps` equal steps, each with `chunk_tokens` of one prompt, and with the batch if `decodes`."""
 

@@ -115,7 +115,7 @@ class RooflineEngine:
         if self._now is None:
             if not self._kicked:
                 self._kicked = True
-                self._simulation.at(self._simulation.now_s, self._kick)
+                self._simulation.soon(self._kick)
         elif self._now.steps > 1:
             steps = max(1, self._steps_until(self._simulation.now_s - self._now.start_s))
             if steps < self._now.steps:

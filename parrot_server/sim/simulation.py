@@ -68,6 +68,7 @@ class Simulation:
         self._pending = 0
         self._stopped = False
         self._posted: deque[Event] = deque()
+        self._soon: deque[Callable[[], None]] = deque()
         self._engines: dict[str, SimulatedEngine] = {}
         self._clients: dict[str, SimulatedClient] = {}
         self._wake_s = math.inf
@@ -84,6 +85,10 @@ class Simulation:
         self._asked += 1
         self._pending += 1
         heapq.heappush(self._heap, (time_s, self._asked, what))
+
+    def soon(self, what: Callable[[], None]) -> None:
+        """Have something happen at this moment, when all that was posted has been handled."""
+        self._soon.append(what)
 
     def post(self, event: Event) -> None:
         """Hand an event to the scheduler now, after those that were posted before."""
@@ -108,6 +113,8 @@ class Simulation:
         while not self._stopped:
             if self._posted:
                 self._handle(self._posted.popleft())
+            elif self._soon:
+                self._soon.popleft()()
             elif self._heap and (self._pending or self._clients):
                 self.now_s, _, what = heapq.heappop(self._heap)
                 if what is None:
