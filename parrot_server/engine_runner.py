@@ -203,6 +203,8 @@ class EngineRunner:
                 return f"a fault in the server (incident {record_incident(error, f'asking {self.engine.id}')})"
             else:
                 missed = 0
+                for prefix in load.lost:
+                    self._report(KvChanged(prefix, self.engine.id, Tier.NONE, 0))
                 now = EngineLoad(self.engine.id, load.running, load.waiting, load.used_tokens, load.cost)
                 if now != said:
                     said = now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ from parrot_server.core.events import (
 )
 from parrot_server.core.model import Piece, PieceKind, Prompt, Sampling, StepKey, Tier
 from parrot_server.engine_runner import EngineRunner
+from parrot_server.engines.base import Load
 from parrot_server.engines.fake import Answer, FakeEngine
 from parrot_server.metrics import Metrics
 from parrot_server.timeouts import Timeouts
@@ -161,6 +162,19 @@ def test_prefixes_are_warmed_and_let_go_in_the_order_of_the_wishes() -> None:
             assert not any(isinstance(event, KvChanged | WarmFailed) for event in watched.events)
             watched.runner.keep(Keep("prefix", "fake", Tier.DEVICE, 0, prompt=PROMPT), hold_s=1000)
             assert "gone" in (await watched.next(WarmFailed)).message
+
+    play(main())
+
+
+def test_a_pin_that_an_engine_had_to_give_up_is_told_of() -> None:
+    class Forgetful(FakeEngine):
+        async def load(self) -> Load:
+            return replace(await super().load(), lost=("prefix",))
+
+    async def main() -> None:
+        async with Watched(Forgetful()) as watched:
+            lost = await watched.next(KvChanged)
+            assert (lost.prefix, lost.tier) == ("prefix", Tier.NONE)
 
     play(main())
 
