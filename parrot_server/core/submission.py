@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -216,27 +217,27 @@ class _Names:
 
 
 def _check_graph(calls: tuple[CallDraft, ...], program: Program | None, names: _Names, depth: int) -> None:
-    """Refuse cycles and paths that are too long, iteratively, over calls and variables as one graph."""
-    graph: nx.DiGraph[tuple[str, str]] = nx.DiGraph()
-    for item in calls:
-        _add_edges(graph, item.call.id, item.reads, item.call.after, (name for _, name, _ in item.outputs))
+    """Refuse cycles and paths that are too long, iteratively, over the new calls and those of the program that can wait for them."""
+    waits = {item.call.id: (item.reads, item.call.after) for item in calls}
+    setters = {name: list(by) for name, by in names.produced.items()}
     if program and names.fills_open_variable():
         for call_id, steps in program.calls.items():
             sets = {step.variable.name for step in steps}
-            reads = (name for step in steps for name in step.waits if name not in sets)
-            _add_edges(graph, call_id, reads, (), sets)
-    length = {}
-    if program:
-        for kind, name in graph:
-            variable = program.variables.get(name) if kind == "variable" else None
-            steps = variable.producers if variable else program.calls.get(name, []) if kind == "call" else []
-            length[kind, name] = max((step.depth for step in steps), default=0)
+            waits[call_id] = (tuple(name for step in steps for name in step.waits if name not in sets), ())
+            for name in sets:
+                setters.setdefault(name, []).append(call_id)
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(waits)
+    for call_id, (reads, after) in waits.items():
+        graph.add_edges_from((setter, call_id) for name in reads for setter in setters.get(name, ()))
+        graph.add_edges_from((other, call_id) for other in after if other in waits)
+    length = {call_id: _depth_before(program, *waits[call_id]) + 1 for call_id in waits}
     try:
-        for node in nx.topological_sort(graph):
-            before = max((length[parent] for parent in graph.pred[node]), default=0)
-            length[node] = max(length.get(node, 0), before + (node[0] == "call"))
+        for call_id in nx.topological_sort(graph):
+            before = max((length[parent] for parent in graph.pred[call_id]), default=0)
+            length[call_id] = max(length[call_id], before + 1)
     except nx.NetworkXUnfeasible:
-        cycle = [name for (kind, name), _ in nx.find_cycle(graph) if kind == "call"]
+        cycle = [parent for parent, _ in nx.find_cycle(graph)]
         shown = " -> ".join([*cycle[:8], "..."] if len(cycle) > 8 else [*cycle, cycle[0]])
         raise Refused("cycle", f"these calls wait for each other: {shown}", call=cycle[0], at="calls") from None
     longest = max(length.values(), default=0)
@@ -246,14 +247,14 @@ def _check_graph(calls: tuple[CallDraft, ...], program: Program | None, names: _
         )
 
 
-def _add_edges(
-    graph: nx.DiGraph[tuple[str, str]], call: str, reads: Iterable[str], after: Iterable[str], sets: Iterable[str]
-) -> None:
-    node = ("call", call)
-    graph.add_node(node)
-    graph.add_edges_from((("variable", name), node) for name in reads)
-    graph.add_edges_from((("call", name), node) for name in after)
-    graph.add_edges_from((node, ("variable", name)) for name in sets)
+def _depth_before(program: Program | None, reads: Iterable[str], after: Iterable[str]) -> int:
+    """Calls on the longest path of the program that ends in what a call waits for."""
+    if program is None:
+        return 0
+    variables = (program.variables[name] for name in reads if name in program.variables)
+    producers = (step for variable in variables for step in variable.producers)
+    earlier = (step for name in after for step in program.calls.get(name, ()))
+    return max((step.depth for step in itertools.chain(producers, earlier)), default=0)
 
 
 def element_call(call: CallSpec, index: int, element: Value) -> CallSpec:
