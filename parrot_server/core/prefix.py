@@ -15,7 +15,7 @@ from functools import lru_cache
 from parrot_sdk.template import Input, Output, Role, Text
 from parrot_server.core.cost import estimate_tokens
 from parrot_server.core.graph import function_of
-from parrot_server.core.model import Binding, Piece, PieceKind, Prompt, Value
+from parrot_server.core.model import Binding, Piece, PieceKind, Prompt, Ref, Value
 from parrot_server.core.program import Function, Program, Step
 
 
@@ -38,13 +38,8 @@ def build_prompt(step: Step, *, head_only: bool = False) -> Prompt:
     """
     function = function_of(step)
     pieces: list[Piece] = []
-    for piece in _pieces(step, function):
-        if piece is None:
-            if head_only:
-                break
-            raise AssertionError(f"{step.key}: built before its inputs are set")
-        if piece.text or piece.kind is PieceKind.ROLE:
-            pieces.append(piece)
+    whole = _collect(step, function, pieces)
+    assert whole or head_only, f"{step.key}: built before its inputs are set"
     identity = _root_id(step.program.tenant, step.call.model)
     identities = []
     in_head = True
@@ -63,57 +58,52 @@ def _head_id(function: Function, parent: str, piece: Piece) -> str:
     return function.heads[name]
 
 
-def _pieces(step: Step, function: Function) -> Iterable[Piece | None]:
-    """The prompt piece by piece; None stands for a value that is not set."""
+def _collect(step: Step, function: Function, pieces: list[Piece]) -> bool:
+    """Gather the prompt piece by piece. False: a value is not set, and the pieces end before it."""
     implied = function.chat and not function.template.has_roles
     if implied:
-        yield Piece(PieceKind.ROLE, "user")
+        pieces.append(Piece(PieceKind.ROLE, "user"))
     variables = dict(step.call.outputs)
     counts = iter(function.spec.text_tokens or ())
     for segment in function.template.segments:
         match segment:
             case Text(text):
-                yield Piece(PieceKind.CONSTANT, text, next(counts, None) or estimate_tokens(text))
+                pieces.append(Piece(PieceKind.CONSTANT, text, next(counts, None) or estimate_tokens(text)))
             case Role(role):
-                yield Piece(PieceKind.ROLE, role)
+                pieces.append(Piece(PieceKind.ROLE, role))
             case Input(name):
-                yield from _values(step.program, step.inputs[name], function.joins[name])
+                if not _add_values(step.program, step.inputs[name], function.joins[name], pieces):
+                    return False
             case Output(name):
                 if implied:
-                    yield Piece(PieceKind.ROLE, "assistant")
+                    pieces.append(Piece(PieceKind.ROLE, "assistant"))
                     implied = False
                 if name == step.output:
-                    return
-                yield from _values_of(step.program, variables[name], "")
+                    return True
+                if not _add_values(step.program, Ref(variables[name]), "", pieces):
+                    return False
+    return True
 
 
-def _values(program: Program, binding: Binding, join: str) -> Iterable[Piece | None]:
-    parts = binding if isinstance(binding, tuple) else (binding,)
-    for index, part in enumerate(parts):
+def _add_values(program: Program, binding: Binding, join: str, pieces: list[Piece]) -> bool:
+    """Add the values of a binding; empty texts are no pieces. False: one is not set."""
+    between = Piece(PieceKind.CONSTANT, join, estimate_tokens(join))
+    for index, part in enumerate(binding if isinstance(binding, tuple) else (binding,)):
         if index and join:
-            yield Piece(PieceKind.CONSTANT, join, estimate_tokens(join))
-        if isinstance(part, Value):
-            yield from _value_pieces(part, join)
-        else:
-            yield from _values_of(program, part.name, join)
-
-
-def _values_of(program: Program, name: str, join: str) -> Iterable[Piece | None]:
-    outcome = program.variables[name].outcome
-    if isinstance(outcome, Value):
-        yield from _value_pieces(outcome, join)
-    else:
-        yield None
-
-
-def _value_pieces(value: Value, join: str) -> Iterable[Piece]:
-    if value.items is None:
-        yield Piece(PieceKind.VALUE, value.text, value.tokens)
-        return
-    for index, item in enumerate(value.items):
-        if index and join:
-            yield Piece(PieceKind.CONSTANT, join, estimate_tokens(join))
-        yield Piece(PieceKind.VALUE, item, estimate_tokens(item))
+            pieces.append(between)
+        value = part if isinstance(part, Value) else program.variables[part.name].outcome
+        if not isinstance(value, Value):
+            return False
+        if value.items is None:
+            if value.text:
+                pieces.append(Piece(PieceKind.VALUE, value.text, value.tokens))
+            continue
+        for place, item in enumerate(value.items):
+            if place and join:
+                pieces.append(between)
+            if item:
+                pieces.append(Piece(PieceKind.VALUE, item, estimate_tokens(item)))
+    return True
 
 
 @dataclass(slots=True)
