@@ -105,6 +105,20 @@ def fan_out(rng: Random) -> list[ProgramShape]:
     return programs
 
 
+def large(rng: Random) -> list[ProgramShape]:
+    """1,000 programs with 100,000 calls: 500 map-reduces, 400 chains and 100 agents that keep all that was said."""
+    programs = []
+    for n, at_s in enumerate(sorted(rng.uniform(0, 7200) for _ in range(1000))):
+        if n % 10 < 5:
+            programs.append(map_reduce(f"map_reduce_{n}", 99, 1000, [rng.randint(20, 120) for _ in range(99)], at_s=at_s))
+        elif n % 10 < 9:
+            programs.append(chain(f"chain_{n}", [(300, rng.randint(20, 120)) for _ in range(100)], at_s=at_s))
+        else:
+            turns = [(800 if turn == 0 else 80, rng.randint(20, 60), rng.expovariate(1.0)) for turn in range(100)]
+            programs.append(conversation(f"agent_{n}", turns, at_s=at_s, kind="agent", max_tokens=100))
+    return programs
+
+
 AGENTS_S, CHATS_S = 0.25, 1.0  # arrivals a second of `fan-out`
 PRESETS: Mapping[str, Callable[[Random], list[ProgramShape]]] = {
     "chain-summary": chain_summary,
@@ -116,6 +130,7 @@ PRESETS: Mapping[str, Callable[[Random], list[ProgramShape]]] = {
     "document-qa": document_qa,
     "mixed": mixed,
     "fan-out": fan_out,
+    "large": large,
 }
 
 

@@ -152,7 +152,9 @@ def test_an_agent_of_200_steps_ends_under_an_endless_stream_of_new_chats() -> No
 
     def next_chat() -> None:
         made.add(chat(f"chat {next(numbers)}"))
-        made.simulation.at(made.simulation.now_s + rng.expovariate(2.1), next_chat)  # with the agent, more than four slots do
+        made.simulation.at(
+            made.simulation.now_s + rng.expovariate(2.1), next_chat
+        )  # with the agent, more than four slots do
 
     next_chat()
     agent = conversation("agent", [(50, 50, 0.0)] * 200, kind="agent")
