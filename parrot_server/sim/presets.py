@@ -110,7 +110,9 @@ def large(rng: Random) -> list[ProgramShape]:
     programs = []
     for n, at_s in enumerate(sorted(rng.uniform(0, 7200) for _ in range(1000))):
         if n % 10 < 5:
-            programs.append(map_reduce(f"map_reduce_{n}", 99, 1000, [rng.randint(20, 120) for _ in range(99)], at_s=at_s))
+            programs.append(
+                map_reduce(f"map_reduce_{n}", 99, 1000, [rng.randint(20, 120) for _ in range(99)], at_s=at_s)
+            )
         elif n % 10 < 9:
             programs.append(chain(f"chain_{n}", [(300, rng.randint(20, 120)) for _ in range(100)], at_s=at_s))
         else:
