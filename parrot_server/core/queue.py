@@ -34,6 +34,9 @@ class _Lot:
 
     key: _LotKey
     members: list[_Member] = field(default_factory=list)
+    ages: list[tuple[float, int, Step]] = field(
+        default_factory=list
+    )  # since when each waits; kept where groups are queued
     size: int = 0
     version: int = 0
 
@@ -72,6 +75,8 @@ class ReadyQueue:
         self._token += 1
         rank = -step.path_s if self._policy.deduces else 0.0
         heapq.heappush(lot.members, (rank, step.seq, self._token, step))
+        if self._policy.lot == "group":
+            heapq.heappush(lot.ages, (step.queued_s, self._token, step))
         lot.size += 1
         self._where[step] = (lot, self._token)
         self._rekey(lot)
@@ -135,8 +140,16 @@ class ReadyQueue:
             heapq.heappop(members)
         return members[0][3]
 
+    def _oldest(self, lot: _Lot) -> Step:
+        """The member that has waited longest: a group is as old as that, whichever of it goes first."""
+        ages = lot.ages
+        while self._where.get(ages[0][2]) != (lot, ages[0][1]):
+            heapq.heappop(ages)
+        return ages[0][2]
+
     def _rekey(self, lot: _Lot) -> None:
         head = self._head(lot)
+        scored = self._oldest(lot) if lot.ages else head
         self._token += 1
         lot.version = self._token
         lane, tenant, _ = lot.key
@@ -144,7 +157,7 @@ class ReadyQueue:
         if len(heap) > 64 and len(heap) > 4 * len(self._lots):
             heap[:] = [entry for entry in heap if entry[2] == entry[3].version]
             heapq.heapify(heap)
-        heapq.heappush(heap, (self.score(head), self._tie(head), lot.version, lot))
+        heapq.heappush(heap, (self.score(scored), self._tie(head), lot.version, lot))
 
     def _tie(self, head: Step) -> int:
         return head.seq if self._policy.lot == "step" else head.program.seq

@@ -54,7 +54,7 @@ class SchedulerSettings:
     patience_s: float = 60.0
     quantum_token_s: float = 10_000.0
     age_s: float = 5.0
-    batch_levels: float = 1.0
+    batch_levels: float = 3.0
     throughput_levels: float = 6.0
     thresholds: tuple[float, ...] = (1.0, 4.0, 16.0, 64.0)
     grant_tokens: int | None = None

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from parrot_server.errors import SetupError
+from parrot_server.sim.fairness_commands import starvation, tenants
 from parrot_server.sim.options import (
     ChunkOption,
     EngineOption,
@@ -29,8 +30,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Run the scheduler on a virtual clock, against an engine that is arithmetic.",
 )
-app.command()(trace)
-app.command()(workload)
 
 
 @app.command()
@@ -208,3 +207,9 @@ def replay(
     events, actions, found = digest(play(journal))
     row = {"events": events, "actions": actions, "sha256": found}
     print_json(row) if as_json else print(f"{events} events, {actions} actions, sha256 {found}")
+
+
+app.command()(trace)
+app.command()(workload)
+app.command()(tenants)
+app.command()(starvation)

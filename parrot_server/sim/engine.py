@@ -141,8 +141,8 @@ class RooflineEngine:
                 case ev.Pause() if call and call in self._batch:
                     self._batch.remove(call)
                     self._paused(call)
-                case ev.Pause() if call:
-                    call.grant_tokens = 0  # its prompt is read, then it pauses
+                case ev.Pause() if call and not call.paused:
+                    self._paused(call)
                 case ev.Resume() if call:
                     call.grant_tokens = order.grant_tokens
                     if call.paused:
@@ -229,7 +229,7 @@ class RooflineEngine:
         """The call whose prompt is read next, its memory held; None: there is none, or no room for it yet."""
         while self._queue:
             call = self._queue[0][2]
-            if call.gone:
+            if call.gone or call.paused:
                 heapq.heappop(self._queue)
             elif call.left_tokens is not None or self._admit(call):
                 return call
@@ -284,12 +284,9 @@ class RooflineEngine:
     # ---- the batch
 
     def _join(self, call: Attempt) -> None:
-        """A call begins, or goes on, to decode."""
-        if call.left_tokens is None:  # its memory was taken while it was paused
+        """A call begins, or goes on, to decode; first its prompt is read, if it was paused before that or lost its memory since."""
+        if call.left_tokens != 0:
             heapq.heappush(self._queue, (0, call.seq, call))
-            return
-        if call.grant_tokens == 0:
-            self._paused(call)
             return
         if call.done_tokens == 0:
             self._fresh.append(call)

@@ -71,10 +71,18 @@ def whole_numbers(said: str, option: str) -> list[int]:
 
 def shares_of(said: str, option: str) -> list[float]:
     """Shares with commas between them. Raises SetupError."""
-    try:
-        shares = [float(part) for part in said.split(",")]
-    except ValueError:
-        shares = []
-    if not shares or not all(0 < share < 1 for share in shares):
+    shares = numbers_of(said, option)
+    if max(shares) >= 1:
         raise SetupError(f"{option} takes numbers between 0 and 1, as 0.72,0.99 (given: {said!r})")
     return shares
+
+
+def numbers_of(said: str, option: str) -> list[float]:
+    """Positive numbers with commas between them. Raises SetupError."""
+    try:
+        numbers = [float(part) for part in said.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or not all(0 < number < 1e6 for number in numbers):
+        raise SetupError(f"{option} takes positive numbers, as 1,2,4 (given: {said!r})")
+    return numbers

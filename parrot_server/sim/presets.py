@@ -105,6 +105,11 @@ def fan_out(rng: Random) -> list[ProgramShape]:
     return programs
 
 
+def two_programs(rng: Random) -> list[ProgramShape]:
+    """Two map-reduce programs of which one fills the memory of an H100: to be run one after the other, not by halves."""
+    return [map_reduce(f"book_{n}", 72, 6000, rng.randint(240, 260), at_s=0.05 * n) for n in range(2)]
+
+
 def large(rng: Random) -> list[ProgramShape]:
     """1,000 programs with 100,000 calls: 500 map-reduces, 400 chains and 100 agents that keep all that was said."""
     programs = []
@@ -132,6 +137,7 @@ PRESETS: Mapping[str, Callable[[Random], list[ProgramShape]]] = {
     "document-qa": document_qa,
     "mixed": mixed,
     "fan-out": fan_out,
+    "two-programs": two_programs,
     "large": large,
 }
 

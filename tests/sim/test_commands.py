@@ -89,6 +89,15 @@ def test_workloads_are_listed_and_compared() -> None:
     assert "paired by seed" in run("workload", "mixed", "--policy", "parrot,fcfs", "--seeds", "2")
 
 
+def test_tenants_and_starvation() -> None:
+    shares = rows("tenants", "--weights", "1,2,4", "--seconds", "30")
+    assert [row["wanted"] for row in shares] == pytest.approx([1 / 7, 2 / 7, 4 / 7])
+    assert all(row["share"] == pytest.approx(row["wanted"], rel=0.08) for row in shares)
+    parrot, fcfs = rows("starvation", "--steps", "20", "--policy", "parrot,fcfs")
+    assert parrot["overtaken_s"] <= parrot["bound_s"]
+    assert fcfs["overtaken_s"] == 0
+
+
 def test_retention() -> None:
     lru, pins = rows("retention", "--repeat", "0.9", "--calls", "60", "--programs", "3", "--miss", "0.3")
     assert (lru["name"], pins["name"]) == ("lru", "pins")
@@ -105,6 +114,7 @@ def test_retention() -> None:
         (["workload", "nope"], "no workload 'nope'"),
         (["map-reduce", "--engine", "h100-9b"], "no engine 'h100-9b'"),
         (["retention", "--repeat", "1.5"], "--repeat"),
+        (["tenants", "--weights", "1,-2"], "--weights"),
         (["trace", "/does/not/exist"], "cannot be read"),
     ],
 )
