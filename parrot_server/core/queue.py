@@ -21,22 +21,23 @@ from parrot_server.core.settings import SchedulerSettings
 
 Pool = tuple[str, str]  # ("model", name) or ("paused", engine)
 Lane = tuple[Pool, Objective]
-Rank = tuple[
-    float, float, int, bool
-]  # tenant's share, score, seq; of equals a paused one is first, for it holds memory
+Rank = tuple[float, float, int, bool]
+"""Tenant's share, score, seq; of equals a paused one is first, for it holds memory."""
+
 _LotKey = tuple[Lane, str, tuple[str, ...]]
 _Member = tuple[float, int, int, Step]  # minus the remaining path, seq, token, step
 
 
 @dataclass(slots=True, eq=False)
 class _Lot:
-    """What moves through the queue together. `version` tells its present heap entry from older ones."""
+    """What moves through the queue together. `version` tells its present heap entry from older ones.
+
+    `ages` says since when each member waits; it is kept where groups are queued.
+    """
 
     key: _LotKey
     members: list[_Member] = field(default_factory=list)
-    ages: list[tuple[float, int, Step]] = field(
-        default_factory=list
-    )  # since when each waits; kept where groups are queued
+    ages: list[tuple[float, int, Step]] = field(default_factory=list)
     size: int = 0
     version: int = 0
 
