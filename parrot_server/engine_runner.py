@@ -24,6 +24,7 @@ from parrot_server.core.events import (
     Pause,
     Progress,
     Resume,
+    Started,
     Warmed,
     WarmFailed,
 )
@@ -225,6 +226,11 @@ class EngineRunner:
     # ---- what comes of the calls -----------------------------------------------------------------------------------
 
     def _take(self, event: EngineEvent) -> None:
+        if (
+            isinstance(event, Started)
+            and (queue_s := self._running[event.key, event.attempt].engine_queue_s) is not None
+        ):
+            self._metrics.engine_queue_s.labels(self.engine.id).observe(queue_s)
         if isinstance(event, Finished | Failed | Aborted):
             attempt = (event.key, event.attempt)
             self._running.pop(attempt, None)

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from parrot_server.core.cost import estimate_tokens
 from parrot_server.core.events import Aborted, Dispatch, EngineEvent, Failed, Finished, Paused, Prefilled, Started
 from parrot_server.core.model import Usage, Value
-from parrot_server.engines.base import Done, Engine, GenerateEvent, Prefill, Request, Stalled, Text
+from parrot_server.engines.base import Done, Engine, GenerateEvent, Prefill, Request, Stalled, Taken, Text
 from parrot_server.errors import EngineError, Fault
 from parrot_server.incident import record_incident
 from parrot_server.streams import GrowingText
@@ -42,6 +42,7 @@ class Generation:
         self.dispatch = dispatch
         self.rid = rid
         self.text = GrowingText()
+        self.engine_queue_s: float | None = None  # in the engine's own queue, if it says so
         self._engine = engine
         self._timeouts = timeouts
         self._value_bytes = value_bytes
@@ -118,6 +119,7 @@ class Generation:
         key, attempt = self.dispatch.key, self.dispatch.attempt
         if not self._started:
             self._started = True
+            self.engine_queue_s = event.queue_s if isinstance(event, Taken) else None
             self._report(Started(key, attempt))
         match event:
             case Prefill():

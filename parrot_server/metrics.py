@@ -22,6 +22,13 @@ class Metrics:
         self.queue_s = Histogram(
             "parrot_queue_seconds", "From ready to started", buckets=_SECONDS, registry=self.registry
         )
+        self.engine_queue_s = Histogram(
+            "parrot_engine_queue_seconds",
+            "In the engine's own queue, where it says so",
+            ["engine"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
         self.ttft_s = Histogram(
             "parrot_ttft_seconds", "From dispatch to first text", ["engine"], buckets=_SECONDS, registry=self.registry
         )

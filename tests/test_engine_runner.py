@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -29,7 +30,7 @@ from parrot_server.core.events import (
 )
 from parrot_server.core.model import Piece, PieceKind, Prompt, Sampling, StepKey, Tier
 from parrot_server.engine_runner import EngineRunner
-from parrot_server.engines.base import Load
+from parrot_server.engines.base import GenerateEvent, Load, Request, Taken
 from parrot_server.engines.fake import Answer, FakeEngine
 from parrot_server.metrics import Metrics
 from parrot_server.timeouts import Timeouts
@@ -46,10 +47,11 @@ class Watched:
     engine: FakeEngine
     timeouts: Timeouts = field(default_factory=Timeouts)
     events: list[Any] = field(default_factory=list)
+    metrics: Metrics = field(default_factory=Metrics)
 
     async def __aenter__(self) -> Watched:
         self.runner = EngineRunner(
-            self.engine, self.timeouts, 10**6, Metrics(), self.events.append, lambda generation: None
+            self.engine, self.timeouts, 10**6, self.metrics, self.events.append, lambda generation: None
         )
         self.task = asyncio.create_task(self.runner.run())
         await self.next(EngineUp)
@@ -91,6 +93,22 @@ def test_a_call_is_told_of_from_start_to_end() -> None:
             finished = await watched.next(Finished)
             assert finished.value.text == "w " * 100
             assert finished.value.tokens == finished.usage.output_tokens == 100
+
+    play(main())
+
+
+def test_what_an_engine_says_of_its_own_queue_is_counted() -> None:
+    class Telling(FakeEngine):
+        async def generate(self, request: Request) -> AsyncGenerator[GenerateEvent, None]:
+            async with aclosing(super().generate(request)) as events:
+                async for event in events:
+                    yield Taken(queue_s=0.25) if isinstance(event, Taken) else event
+
+    async def main() -> None:
+        async with Watched(Telling()) as watched:
+            watched.dispatch()
+            await watched.next(Finished)
+            assert b'parrot_engine_queue_seconds_sum{engine="fake"} 0.25' in watched.metrics.page()
 
     play(main())
 
