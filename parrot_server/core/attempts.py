@@ -93,7 +93,8 @@ class Attempts:
 
     def _check_budget(self, program: Program, more_tokens: int) -> None:
         limit = program.budget.total_tokens
-        used = program.usage.prompt_tokens + program.usage.output_tokens
+        spent = _sum(program.usage, program.wasted)
+        used = spent.prompt_tokens + spent.output_tokens
         if limit is not None and used + more_tokens > limit and not program.ended:
             message = f"the program's budget of {limit} tokens is spent"
             self._lifecycle.fail_open(program, Failure("budget_exceeded", message))

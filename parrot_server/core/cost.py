@@ -7,11 +7,17 @@ bound by FLOP/s, decode by the bytes of weights and resident KV that each step r
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from parrot_server.core.model import CostModel
+from parrot_server.core.model import CostModel, Value
 
 BYTES_PER_TOKEN = 4  # English prose in a byte-pair vocabulary; corrected by what engines report
+
+
+def estimate_bytes(values: Iterable[Value]) -> int:
+    """About how much memory values take, from their tokens."""
+    return int(BYTES_PER_TOKEN * sum(value.tokens for value in values))
 
 
 def estimate_tokens(text: str) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from parrot_server.core.cost import estimate_bytes
 from parrot_server.core.model import CallSpec, Failure, Op, Sampling, StepKey, Value
 from parrot_server.core.program import Function, Program, Step, Variable
 from parrot_server.core.submission import CallDraft, Draft, element_call
@@ -15,6 +16,7 @@ from parrot_server.core.submission import CallDraft, Draft, element_call
 
 def insert(program: Program, draft: Draft, sequence: Iterator[int]) -> list[Step]:
     """Add what was drafted. Returns the new steps, in the order of the submit."""
+    program.value_bytes += draft.value_bytes
     for name, value in draft.variables:
         program.variables[name] = Variable(name, outcome=value)
     steps = [step for item in draft.calls for step in _steps(program, item, sequence)]
@@ -33,6 +35,7 @@ def expand(program: Program, step: Step, elements: list[Value], sequence: Iterat
     The steps of one `each` call, one an output, share the element calls: the first to be spread makes them.
     """
     step.expanded = True
+    program.value_bytes += estimate_bytes(elements)
     made: list[Step] = []
     for index, element in enumerate(elements):
         call = element_call(step.call, index, element)

@@ -9,7 +9,7 @@ import json
 from collections import ChainMap, deque
 
 from parrot_server.core import graph, objective
-from parrot_server.core.cost import estimate_tokens
+from parrot_server.core.cost import estimate_bytes, estimate_tokens
 from parrot_server.core.dispatch import Dispatcher
 from parrot_server.core.events import CallsAdded, CriteriaSet, Forget, ProgramEnded, Resolve, Submitted
 from parrot_server.core.fairness import finish_path, inherit
@@ -18,7 +18,7 @@ from parrot_server.core.model import ENDED, IN_ENGINE, CallState, Failure, Objec
 from parrot_server.core.prefix import build_prompt
 from parrot_server.core.program import Function, Program, Step, Variable
 from parrot_server.core.state import State, Timer
-from parrot_server.core.submission import Draft, too_many_calls
+from parrot_server.core.submission import Draft, too_many_bytes, too_many_calls
 from parrot_server.core.transform import TransformFailed, apply, elements
 
 CANCELLED = Failure("cancelled", "the program was cancelled")
@@ -160,6 +160,8 @@ class Lifecycle:
     def _transform(self, step: Step) -> None:
         assert step.call.transform is not None, f"{step.key} has nothing to do"
         ((_, binding),) = step.call.inputs
+        if not self._check_bytes(step.program):
+            return
         try:
             (value,) = elements(step.program, binding)
             self._computed(step, apply(step.call.transform, value))
@@ -181,6 +183,7 @@ class Lifecycle:
             return
         made = graph.expand(program, step, items, self._state.sequence)
         self.deduce(program, [step, *made])
+        self._check_bytes(program)
         self._begin(made)
         if step.state is CallState.WAITING and step.missing == 0:
             self._ready(step)
@@ -226,6 +229,8 @@ class Lifecycle:
 
     def resolve(self, program: Program, variable: Variable, outcome: Value | Failure) -> None:
         """Note the outcome of a variable; the first one counts."""
+        if isinstance(outcome, Value) and variable.outcome is None:
+            program.value_bytes += estimate_bytes([outcome])
         self._outcomes.append((program, variable, outcome))
 
     def settle(self) -> None:
@@ -254,8 +259,16 @@ class Lifecycle:
                 self._ready(step)
             elif step.missing <= 2:
                 self._keeper.prefill_early(step)
+        self._check_bytes(program)
 
     # ---- ending
+
+    def _check_bytes(self, program: Program) -> bool:
+        """Whether a program's values are within the limit; one whose values have grown beyond it goes no further."""
+        refused = too_many_bytes(program.value_bytes, self._state.settings)
+        if refused:
+            self.fail_open(program, Failure(refused.type, refused.message))
+        return refused is None
 
     def close(self, program: Program) -> None:
         """No more calls will come."""

@@ -9,7 +9,6 @@ from typing import TypeAlias
 import networkx as nx
 
 from parrot_sdk.template import Template
-from parrot_server.core.cost import BYTES_PER_TOKEN
 from parrot_server.core.model import (
     ENDED,
     IN_ENGINE,
@@ -159,6 +158,7 @@ class Program:
     groups: dict[str, Group] = field(default_factory=dict)
     graph: Graph = field(default_factory=nx.DiGraph)
     open_steps: int = 0
+    value_bytes: int = 0  # about how much memory its values take, in variables and in calls
     cancelled: bool = False
     watchers: int = 0  # of all its variables
     ended_s: float | None = None
@@ -203,10 +203,8 @@ class Program:
     @property
     def size_bytes(self) -> int:
         """About how much memory it takes."""
-        values = (variable.outcome for variable in self.variables.values())
-        tokens = sum(value.tokens for value in values if isinstance(value, Value))
         texts = sum(len(function.spec.text) for function in self.functions.values())
-        return int(BYTES_PER_TOKEN * tokens) + texts + STEP_BYTES * len(self.steps)
+        return self.value_bytes + texts + STEP_BYTES * len(self.steps)
 
     def dissolve(self) -> None:
         """Let go of all that it holds, at once: its parts hold each other, and would else wait for the garbage collector."""

@@ -13,6 +13,7 @@ class SchedulerSettings:
         policy: name of the order of calls, see `policy.py`.
         calls_per_program: at most so many calls a program, those that `each` expands to included.
         depth: at most so many calls on the longest path of a program.
+        program_bytes: the values of a program, sent, generated and made of each other, may take about so much memory in all.
         retain_s: how long an ended program can be read.
         retained_programs, retained_bytes: how many ended programs are kept at the most, and about how much memory
             they take; the oldest go first.
@@ -40,6 +41,7 @@ class SchedulerSettings:
     policy: str = "parrot"
     calls_per_program: int = 20_000
     depth: int = 10_000
+    program_bytes: int = 256 * 2**20
     retain_s: float = 3600.0
     retained_programs: int = 1000
     retained_bytes: int = 512 * 2**20

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import networkx as nx
 
 from parrot_sdk.template import DEFAULT_JOIN, parse
+from parrot_server.core.cost import estimate_bytes
 from parrot_server.core.events import CallsAdded, Submitted
 from parrot_server.core.model import Binding, Budget, CallSpec, Criterion, FunctionSpec, Op, Ref, Sampling, Value
 from parrot_server.core.program import Function, Program
@@ -31,12 +32,13 @@ class CallDraft:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What one submit adds."""
+    """What one submit adds; `value_bytes` is about how much memory its values take."""
 
     functions: tuple[Function, ...]
     variables: tuple[tuple[str, Value | None], ...]
     calls: tuple[CallDraft, ...]
     criteria: tuple[tuple[str, Criterion], ...]
+    value_bytes: int
 
 
 def compile_function(spec: FunctionSpec) -> Function:
@@ -61,7 +63,7 @@ def draft(
     settings: SchedulerSettings,
 ) -> Draft:
     """Check what a submit adds to a program (None: a new one). Raises Refused."""
-    _check_size(event, program, settings)
+    value_bytes = _check_size(event, program, settings)
     compiled = tuple(compile_function(spec) for spec in event.functions if spec.id not in registered)
     known = {**registered, **{function.spec.id: function for function in compiled}}
     _check_variables(event, program)
@@ -75,15 +77,37 @@ def draft(
         if not names.is_known(name):
             raise Refused("unknown_variable", f"criteria names the variable {name!r}, which the program does not have")
     _check_graph(calls, program, names, settings.depth)
-    return Draft(compiled, event.variables, calls, event.criteria)
+    return Draft(compiled, event.variables, calls, event.criteria, value_bytes)
 
 
-def _check_size(event: Submitted | CallsAdded, program: Program | None, settings: SchedulerSettings) -> None:
+def _check_size(event: Submitted | CallsAdded, program: Program | None, settings: SchedulerSettings) -> int:
     total = len(event.calls) + (len(program.calls) if program else 0)
     budget = event.budget if isinstance(event, Submitted) else program.budget if program else Budget()
     refused = too_many_calls(total, budget, settings)
     if refused:
         raise refused
+    value_bytes = estimate_bytes(_values(event))
+    refused = too_many_bytes(value_bytes + (program.value_bytes if program else 0), settings)
+    if refused:
+        raise refused
+    return value_bytes
+
+
+def _values(event: Submitted | CallsAdded) -> Iterator[Value]:
+    """The values in a submit, in variables and in calls."""
+    yield from (value for _, value in event.variables if value is not None)
+    for call in event.calls:
+        for _, binding in call.inputs:
+            parts = binding if isinstance(binding, tuple) else (binding,)
+            yield from (part for part in parts if isinstance(part, Value))
+
+
+def too_many_bytes(total: int, settings: SchedulerSettings) -> Refused | None:
+    """What is wrong with values of so many bytes in one program, if anything is."""
+    if total <= settings.program_bytes:
+        return None
+    message = f"the program's values would take about {total} bytes; program_bytes allows {settings.program_bytes}"
+    return Refused("limit_exceeded", message)
 
 
 def too_many_calls(total: int, budget: Budget, settings: SchedulerSettings) -> Refused | None:

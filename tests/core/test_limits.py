@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from parrot_server.core import events as ev
-from parrot_server.core.model import Budget, CallSpec, Failure, Op, Ref, Value
-from parrot_server.errors import Refused
+from parrot_server.core.model import Budget, CallSpec, Failure, Op, Ref, Transform, Usage, Value
+from parrot_server.errors import Fault, Refused
 
 from .programs import PAIR, Bench, call, value
 
@@ -124,3 +124,53 @@ def test_what_is_kept_of_ended_programs_is_bounded_by_its_size_too() -> None:
     assert "p49" in bench.scheduler.programs()
     bench.submit(program="large", variables=(("x", value("x", 3000)),))
     assert bench.scheduler.programs() == ["large"]
+
+
+def test_values_that_a_program_makes_of_its_values_are_bounded() -> None:
+    """Each of many calls may copy a field of one large value."""
+    bench = Bench(program_bytes=100_000)
+    big = Value('{"a": "' + "x" * 40_000 + '"}', 10_000)
+    copies = [
+        CallSpec(f"c{i}", Op.TRANSFORM, (("x", Ref("big")),), (("y", f"v{i}"),), transform=Transform("field", "a"))
+        for i in range(20)
+    ]
+    bench.submit(*copies, call("last", "w", x=Ref("v19")), variables=(("big", big),))
+    bench.run()
+    outcomes = [bench.scheduler.variable("p", f"v{i}").outcome for i in range(20)]
+    assert sum(isinstance(outcome, Value) for outcome in outcomes) <= 2
+    outcome = bench.scheduler.variable("p", "w").outcome
+    assert isinstance(outcome, Failure)
+    assert (outcome.type, "program_bytes" in outcome.message) == ("limit_exceeded", True)
+
+
+def test_what_clients_send_to_one_program_is_bounded_over_all_submits() -> None:
+    bench = Bench(program_bytes=1000)
+    bench.submit(variables=(("a", value("x", 100)),), closed=False)
+    bench.post(ev.CallsAdded("p", calls=(call("c", "v", x=value("y", 100)),)))
+    with pytest.raises(Refused, match="program_bytes allows 1000") as refused:
+        bench.post(ev.CallsAdded("p", calls=(call("d", "w", x=value("z", 100)),)))
+    assert refused.value.type == "limit_exceeded"
+
+
+def test_elements_of_a_list_count_with_the_values_of_their_program() -> None:
+    bench = Bench(program_bytes=1000)
+    each = replace(call("e", "v", x=Ref("list")), each="x")
+    items = tuple("x" * 400 for _ in range(2))
+    bench.submit(each, variables=(("list", Value("[]", 200, items)),))
+    bench.run()
+    outcome = bench.scheduler.variable("p", "v").outcome
+    assert isinstance(outcome, Failure)
+    assert outcome.type == "limit_exceeded"
+    assert not bench.dispatched
+
+
+def test_tokens_of_failed_attempts_are_spent_too() -> None:
+    bench = Bench()
+    bench.submit(call("a", "v", x=value("x")), call("b", "w", x=Ref("v")), budget=Budget(total_tokens=100))
+    sent = bench.dispatched[0]
+    bench.post(ev.Failed(sent.key, sent.attempt, Fault.ENGINE, "stream_broken", "gone", usage=Usage(60, 0, 30)))
+    bench.post(ev.Tick(), after_s=1)
+    bench.run()
+    outcome = bench.scheduler.variable("p", "w").outcome
+    assert isinstance(outcome, Failure)
+    assert outcome.type == "budget_exceeded"
