@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from parrot_server.engines.sglang_launch import free_port
+from parrot_server.engines.server_process import free_port
+from parrot_server.engines.tokens import PromptTokenizer
 from tests.real_servers import RealServer, kit_folder, stopping
 
 SERVE = str(Path(__file__).parents[1] / "sglang_kit" / "sglang-cpu")
@@ -32,6 +33,12 @@ class Replicas:
 @pytest.fixture(scope="session")
 def kit() -> str:
     return kit_folder("PARROT_SGLANG_KIT", "test-sglang")
+
+
+@pytest.fixture(scope="session")
+def tokenizer(kit: str) -> PromptTokenizer:
+    """The model's; read once, since that takes longer than a call."""
+    return PromptTokenizer.from_folder(Path(kit) / "model")
 
 
 @pytest.fixture(scope="session")

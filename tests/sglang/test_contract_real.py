@@ -7,6 +7,7 @@ import pytest
 from parrot_server.engines.base import Engine
 from parrot_server.engines.openai import OpenAIEngine
 from parrot_server.engines.sglang import SGLangEngine
+from parrot_server.engines.tokens import PromptTokenizer
 from tests.engines.contract import EngineContract, Harness
 from tests.real_servers import RealHarness
 from tests.sglang.conftest import Replicas
@@ -15,10 +16,14 @@ pytestmark = pytest.mark.sglang
 
 
 class NativeHarness(RealHarness):
-    """By SGLang's own API; the tokenizer is taken from the server's model folder."""
+    """By SGLang's own API, with a tokenizer."""
+
+    def __init__(self, url: str, tokenizer: PromptTokenizer) -> None:
+        super().__init__(url)
+        self._tokenizer = tokenizer
 
     def engine(self) -> Engine:
-        return SGLangEngine("sglang", self.url)
+        return SGLangEngine("sglang", self.url, tokenizer=self._tokenizer)
 
 
 class MessagesHarness(RealHarness):
@@ -43,11 +48,11 @@ class TestSGLangReal(EngineContract):
     """SGLang's own API."""
 
     @pytest.fixture(autouse=True)
-    def server(self, replicas: Replicas) -> None:
-        self.replicas = replicas
+    def server(self, replicas: Replicas, tokenizer: PromptTokenizer) -> None:
+        self.replicas, self.tokenizer = replicas, tokenizer
 
     def make_harness(self) -> Harness:
-        return NativeHarness(self.replicas.roomy)
+        return NativeHarness(self.replicas.roomy, self.tokenizer)
 
 
 class TestOpenAIOnSGLangReal(EngineContract):

@@ -7,7 +7,6 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -46,11 +45,6 @@ def both(replicas: Replicas) -> Iterator[Server]:
     with serving(*engines) as server:
         until(lambda: len(views(server)) == 2, "both replicas", PATIENCE_S)
         yield server
-
-
-@pytest.fixture
-def tokenizer(kit: str) -> PromptTokenizer:
-    return PromptTokenizer.from_folder(Path(kit) / "model")
 
 
 def views(server: Server) -> dict[str, Any]:

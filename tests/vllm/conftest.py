@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from parrot_server.engines.sglang_launch import free_port
+from parrot_server.engines.server_process import free_port
 from tests.real_servers import RealServer, kit_folder, stopping
 
 SERVE = str(Path(__file__).parents[1] / "vllm_kit" / "vllm-cpu")
