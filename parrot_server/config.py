@@ -29,13 +29,15 @@ class Settings(BaseSettings):
 
     Args:
         host, port: where to listen; port 0 takes a free one.
-        engine: what runs beside this server on its own; None: the embedded engine, unless other servers are named.
+        engine: what runs beside this server on its own; None: the embedded engine (`llamacpp` where only that is installed),
+            unless other servers are named.
         sglang, openai: addresses of servers that are used as engines, with commas between them.
         launch_sglang: a model, by id or folder, for which a SGLang server is started and kept up.
         engine_key: sent to those servers as a bearer token.
         tokenizer: folder of the Hugging Face tokenizer of the model that they serve; with it prompts are exact.
-        model: for the embedded engine, a name or a path, for `openai` the name that it serves; empty: the usual one.
-        threads, context_tokens, kv_tokens, mode: of the embedded engine, see `engines/embedded/settings.py`.
+        model: for the engine on this machine, a name or a path, for `openai` the name that it serves; empty: the usual one.
+        threads, context_tokens, kv_tokens, mode: of the embedded engine, see `engines/embedded/settings.py`; `llamacpp` knows
+            threads and kv_tokens.
         templates: a folder of function files that are registered at start.
         api_keys: keys that let in, each with the tenant whose it is; empty: everybody is let in.
         salt_secret: from it the namespaces of tenants' caches are derived; servers that share engines share it.
@@ -59,7 +61,7 @@ class Settings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    engine: Literal["embedded", "fake", "none"] | None = None
+    engine: Literal["embedded", "llamacpp", "fake", "none"] | None = None
     sglang: Addresses = ()
     openai: Addresses = ()
     launch_sglang: str = ""
@@ -90,12 +92,6 @@ class Settings(BaseSettings):
     first_token_s: Seconds = _TIMEOUTS.first_token_s
     idle_s: Seconds = _TIMEOUTS.idle_s
     shutdown_s: Seconds = 5.0
-
-    @property
-    def runs_embedded(self) -> bool:
-        """Whether the embedded engine is among those that these settings name."""
-        others = self.sglang or self.openai or self.launch_sglang
-        return self.engine == "embedded" or (self.engine is None and not others)
 
     def runtime(self) -> RuntimeSettings:
         """The part that the runtime and the core read."""

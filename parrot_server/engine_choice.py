@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from typing import Literal
 
 from parrot_server.config import Settings
 from parrot_server.engines.base import Engine
 from parrot_server.engines.embedded import EmbeddedEngine
-from parrot_server.engines.embedded.model_files import DEFAULT_MODEL
+from parrot_server.engines.embedded.model_files import DEFAULT_MODEL, gguf_file, prepare
+from parrot_server.engines.embedded.openvino_runtime import missing_packages
 from parrot_server.engines.fake import FakeEngine
+from parrot_server.engines.llama_cpp import LlamaCppEngine, is_installed
 from parrot_server.engines.openai import OpenAIEngine
 from parrot_server.engines.sglang import SGLangEngine
 from parrot_server.engines.sglang_launch import LaunchedSGLang
 from parrot_server.engines.tokens import PromptTokenizer
 from parrot_server.errors import SetupError
 
+log = logging.getLogger("parrot")
 Progress = Callable[[str, float | None], None]
 
 
@@ -36,23 +41,59 @@ def chosen_engines(settings: Settings, progress: Progress = lambda what, done: N
         engines.append(OpenAIEngine(f"openai-{number}", url, settings.model or None, key, tokenizer))
     if settings.launch_sglang:
         engines.append(LaunchedSGLang("sglang", settings.launch_sglang, tokenizer=tokenizer))
-    if settings.engine == "fake":
-        engines.append(FakeEngine())
-    if settings.runs_embedded:
-        engines.append(_embedded(settings, progress))
+    match own_engine(settings):
+        case "fake":
+            engines.append(FakeEngine())
+        case "embedded":
+            engines.append(_embedded(settings, progress))
+        case "llamacpp":
+            engines.append(_llama_cpp(settings, progress, tokenizer))
     if not engines:
         raise SetupError("no engine: leave PARROT_ENGINE unset for the embedded one, or give the URL of a server")
     return engines
 
 
+def own_engine(settings: Settings) -> Literal["embedded", "llamacpp", "fake", "none"]:
+    """What runs beside the server on its own: where OpenVINO is not installed but llama.cpp is, that is the usual one."""
+    if settings.engine is not None:
+        return settings.engine
+    if settings.sglang or settings.openai or settings.launch_sglang:
+        return "none"
+    return "llamacpp" if missing_packages() and is_installed() else "embedded"
+
+
+def prepare_model(settings: Settings, progress: Progress) -> None:
+    """Have the model of the engine on this machine fetched and ready. Raises SetupError."""
+    match own_engine(settings):
+        case "embedded":
+            prepare(_own_model(settings), progress)
+        case "llamacpp":
+            gguf_file(_own_model(settings), progress)
+
+
 def _embedded(settings: Settings, progress: Progress) -> EmbeddedEngine:
-    # For other servers `model` is the name of what they serve.
-    model = "" if settings.openai else settings.model
     return EmbeddedEngine(
-        model=model or DEFAULT_MODEL,
+        model=_own_model(settings),
         progress=progress,
         threads=settings.threads,
         context_tokens=settings.context_tokens,
         kv_tokens=settings.kv_tokens,
         mode=settings.mode,
     )
+
+
+def _llama_cpp(settings: Settings, progress: Progress, tokenizer: PromptTokenizer | None) -> LlamaCppEngine:
+    if settings.engine is None:
+        log.info("the embedded engine's packages are not installed: llama.cpp runs instead")
+    return LlamaCppEngine(
+        model=_own_model(settings),
+        progress=progress,
+        tokenizer=tokenizer,
+        threads=settings.threads,
+        kv_tokens=settings.kv_tokens,
+    )
+
+
+def _own_model(settings: Settings) -> str:
+    # For other servers `model` is the name of what they serve.
+    return (not settings.openai and settings.model) or DEFAULT_MODEL

@@ -25,19 +25,24 @@ class EngineName(StrEnum):
     """Engines that run beside the server on their own."""
 
     embedded = "embedded"
+    llamacpp = "llamacpp"
     fake = "fake"
     none = "none"
 
 
 EngineOption = Annotated[
     EngineName | None,
-    typer.Option("--engine", help="embedded (the default), fake (scripted, for tests), or none.", show_default=False),
+    typer.Option(
+        "--engine",
+        help="embedded (the default), llamacpp (where OpenVINO does not run), fake (scripted, for tests), or none.",
+        show_default=False,
+    ),
 ]
 ModelOption = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="For the embedded engine: a name, a .gguf file or an OpenVINO folder. For --openai: the name it serves.",
+        help="For the engine on this machine: a name, a .gguf file or an OpenVINO folder. For --openai: the name it serves.",
         show_default=False,
     ),
 ]
@@ -103,20 +108,15 @@ def server_for(url: str | None, **options: Any) -> Iterator[Server]:
         with Client(url) as client:
             yield Server(client, None)
         return
+    from parrot_server.engine_choice import prepare_model
+
     settings = read_settings(**options)
     logging.getLogger("parrot").addHandler(logging.NullHandler())  # what goes wrong is told once, by what it makes fail
     began_s = time.perf_counter()
     with progress() as show:
-        if settings.runs_embedded:
-            _prepare(settings, show)
+        prepare_model(settings, show)
         prepared_s = time.perf_counter()
         show("starting the engine", None)
         client = Client.local(**{name: value for name, value in options.items() if value is not None})
     with client:
         yield Server(client, settings, prepared_s - began_s, time.perf_counter() - prepared_s)
-
-
-def _prepare(settings: Settings, show: Any) -> None:
-    from parrot_server.engines.embedded.model_files import DEFAULT_MODEL, prepare
-
-    prepare(settings.model or DEFAULT_MODEL, show)

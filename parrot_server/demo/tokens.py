@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from parrot_server.config import Settings
 from parrot_server.demo.documents import CountTokens
+from parrot_server.engine_choice import own_engine
 
 LEAST_BYTES_PER_TOKEN = 3  # of the reference's texts in the vocabularies of common models
 
@@ -24,7 +25,7 @@ def counter(settings: Settings | None) -> Counter:
     Args:
         settings: of the server in this process; None: it is another one.
     """
-    if settings is None or not settings.runs_embedded:
+    if settings is None or own_engine(settings) != "embedded":
         return Counter(lambda text: math.ceil(len(text.encode()) / LEAST_BYTES_PER_TOKEN), exact=False)
     from parrot_server.engines.embedded.model_files import DEFAULT_MODEL, prepare
     from parrot_server.engines.tokens import PromptTokenizer

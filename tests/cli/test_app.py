@@ -177,7 +177,7 @@ def test_a_journal_that_is_not_there_is_one_line(parrot: Parrot) -> None:
 def test_an_unknown_engine_is_named_with_those_there_are(parrot: Parrot) -> None:
     outcome = parrot("serve", "--engine", "nix")
     assert outcome.code == 2
-    assert "Invalid value for '--engine': 'nix' is not one of 'embedded', 'fake', 'none'" in outcome.err
+    assert "Invalid value for '--engine': 'nix' is not one of 'embedded', 'llamacpp', 'fake', 'none'" in outcome.err
 
 
 def test_options_of_a_server_in_this_process_do_not_go_with_a_url(parrot: Parrot) -> None:

