@@ -47,6 +47,7 @@ class Settings(BaseSettings):
         value_bytes: a value may be so long, in UTF-8, sent or generated. 4 MiB are about a million tokens, as many as the
             longest context that models have today.
         calls_per_program, depth: a program may have so many calls, and so many on its longest path.
+        program_bytes: the values of a program may take about so much memory in all.
         functions: so many can be registered; those that come with a program do not count.
         retained_programs, retained_bytes, retain_s: so many ended programs can still be read, as long as they take no more
             memory, for so long.
@@ -81,6 +82,7 @@ class Settings(BaseSettings):
     value_bytes: Positive = 4 * 2**20
     calls_per_program: Positive = _CORE.calls_per_program
     depth: Positive = _CORE.depth
+    program_bytes: Positive = _CORE.program_bytes
     functions: Positive = 10_000
     retained_programs: Positive = _CORE.retained_programs
     retained_bytes: Positive = _CORE.retained_bytes
@@ -100,6 +102,7 @@ class Settings(BaseSettings):
                 policy=self.policy,
                 calls_per_program=self.calls_per_program,
                 depth=self.depth,
+                program_bytes=self.program_bytes,
                 retained_programs=self.retained_programs,
                 retained_bytes=self.retained_bytes,
                 retain_s=self.retain_s,
