@@ -111,4 +111,5 @@ class Settings(BaseSettings):
             value_bytes=self.value_bytes,
             log_entries=self.log_entries,
             salt_secret=self.salt_secret,
+            several_tenants=len(set(self.api_keys.values())) > 1,
         )

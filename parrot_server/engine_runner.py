@@ -33,6 +33,7 @@ from parrot_server.engines.base import Engine
 from parrot_server.errors import EngineError, Fault, ParrotError
 from parrot_server.generation import Generation
 from parrot_server.incident import record_incident
+from parrot_server.isolation_check import check_isolation
 from parrot_server.metrics import Metrics
 from parrot_server.timeouts import Timeouts
 
@@ -53,6 +54,7 @@ class EngineRunner:
         metrics: where to count.
         report: takes the events that come of it.
         on_text: told of a generation that has more text.
+        several_tenants: whether it must keep what tenants asked apart.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class EngineRunner:
         metrics: Metrics,
         report: Callable[[EngineEvent], None],
         on_text: Callable[[Generation], None],
+        several_tenants: bool = False,
     ) -> None:
         self.engine = engine
         self.spec: EngineSpec | None = None
@@ -72,6 +75,7 @@ class EngineRunner:
         self._metrics = metrics
         self._report = report
         self._on_text = on_text
+        self._several_tenants = several_tenants
         self._loop = asyncio.get_running_loop()
         self._rids = (f"{secrets.token_hex(6)}-{number}" for number in itertools.count(1))
         self._running: dict[Attempt, Generation] = {}
@@ -154,7 +158,9 @@ class EngineRunner:
     async def _start(self) -> bool:
         try:
             async with asyncio.timeout(self._timeouts.start_s):
-                self.spec = await self.engine.start()
+                spec = await self.engine.start()
+                if self._several_tenants:
+                    await check_isolation(self.engine)
         except TimeoutError:
             message = f"engine {self.engine.id} did not come up in {self._timeouts.start_s:g} s"
             self.failure = EngineError(Fault.TIMEOUT, "engine_timeout", message)
@@ -165,11 +171,11 @@ class EngineRunner:
             message = f"engine {self.engine.id} did not start (incident {incident})"
             self.failure = EngineError(Fault.ENGINE, "internal_error", message)
         else:
-            self.failure = None
+            self.spec, self.failure = spec, None
             self._suspect.clear()
             self._metrics.engine_up.labels(self.engine.id).set(1)
             log.info("engine %s is up", self.engine.id)
-            self._report(EngineUp(self.spec))
+            self._report(EngineUp(spec))
             return True
         log.warning("engine %s does not start: %s", self.engine.id, self.failure)
         return False

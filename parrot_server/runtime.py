@@ -71,6 +71,7 @@ class RuntimeSettings:
         value_bytes: an answer of a model may be so long, in bytes of UTF-8.
         log_entries: so many events of a program are kept for those who look on.
         salt_secret: see `CacheSalts`.
+        several_tenants: engines that do not keep tenants' caches apart are not used.
     """
 
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
@@ -78,6 +79,7 @@ class RuntimeSettings:
     value_bytes: int = 4 * 2**20
     log_entries: int = 10_000
     salt_secret: str = field(default="", repr=False)
+    several_tenants: bool = False
 
 
 class Runtime:
@@ -128,9 +130,17 @@ class Runtime:
         loop = asyncio.get_running_loop()
         self._epoch_s = loop.time()
         self._tasks = [loop.create_task(self._commit(), name="journal")]
-        timeouts, value_bytes = self.settings.timeouts, self.settings.value_bytes
+        settings = self.settings
         for engine in self._engines:
-            runner = EngineRunner(engine, timeouts, value_bytes, self.metrics, self._happened, self._readers.more_text)
+            runner = EngineRunner(
+                engine,
+                settings.timeouts,
+                settings.value_bytes,
+                self.metrics,
+                self._happened,
+                self._readers.more_text,
+                settings.several_tenants,
+            )
             self._runners[engine.id] = runner
             self._tasks.append(loop.create_task(runner.run(), name=f"engine {engine.id}"))
 

@@ -42,6 +42,7 @@ for module in (
     "cache_salt",
     "engine_runner",
     "generation",
+    "isolation_check",
     "metrics",
     "owners",
     "program_log",
