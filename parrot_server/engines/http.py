@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import httpx
@@ -62,10 +63,10 @@ class EngineHTTP:
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise SetupError(f"engine {id}: {url!r} is no http:// or https:// URL")
         self.host = parsed.host
+        self._headers = dict(AS_CLIENT) | ({"authorization": f"Bearer {api_key}"} if api_key else {})
+        self._address = lru_cache(maxsize=64)(lambda path: httpx.URL(self.url + path))
+        self._extensions = {"timeout": httpx.Timeout(None, connect=patience.connect_s).as_dict()}
         self._client = httpx.AsyncClient(
-            base_url=self.url,
-            headers={"authorization": f"Bearer {api_key}"} if api_key else None,
-            timeout=httpx.Timeout(None, connect=patience.connect_s),
             limits=httpx.Limits(max_connections=None, keepalive_expiry=KEEP_ALIVE_S),
             trust_env=parsed.host not in LOOPBACK,
         )
@@ -147,7 +148,14 @@ class EngineHTTP:
     async def _send_once(
         self, method: str, path: str, content: bytes | None, headers: Mapping[str, str]
     ) -> httpx.Response:
-        request = self._client.build_request(method, path, content=content, headers=headers)
+        # Made here: the client would parse the URL and merge its headers anew for each request.
+        request = httpx.Request(
+            method,
+            self._address(path),
+            content=content,
+            headers={**self._headers, **headers},
+            extensions=self._extensions,
+        )
         return await self._client.send(request, stream=True)
 
     async def _error_text(self, response: httpx.Response) -> str:
@@ -193,6 +201,7 @@ class EngineHTTP:
             raise broken(self.id, "its answer is no event stream") from None
 
 
+AS_CLIENT = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "parrot"}
 JSON_HEADERS = {"content-type": "application/json"}
 STREAM_HEADERS = {**JSON_HEADERS, "accept": "text/event-stream", "cache-control": "no-store"}
 

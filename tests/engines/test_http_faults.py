@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from email.utils import format_datetime, formatdate
@@ -220,6 +221,20 @@ async def test_a_listener_that_never_speaks() -> None:
                 await engine.start()
             assert caught.value.fault is Fault.TIMEOUT
             await engine.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others take connections beyond a listener's backlog")
+async def test_a_connection_that_nobody_takes_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as queued:
+        for _ in range(3):  # more than the backlog holds, so the next one is not even shaken hands with
+            one = queued.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(listener.getsockname())
+        port = listener.getsockname()[1]
+        engine = OpenAIEngine("engine", f"http://127.0.0.1:{port}", patience=Patience(connect_s=0.2, answer_s=5.0))
+        with pytest.raises(EngineError, match=r"takes no connection \(ConnectTimeout\)"):
+            await engine.start()
+        await engine.close()
 
 
 async def test_a_server_of_another_kind_is_named() -> None:
