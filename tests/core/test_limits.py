@@ -119,10 +119,10 @@ def test_a_program_that_someone_waits_for_is_not_forgotten_however_many_end() ->
 def test_what_is_kept_of_ended_programs_is_bounded_by_its_size_too() -> None:
     bench = Bench(retained_bytes=4000)
     for number in range(50):
-        bench.submit(program=f"p{number}", variables=(("x", value("x", 300)),))
+        bench.submit(program=f"p{number}", variables=(("x", value("x" * 1200, 300)),))
         assert len(bench.scheduler.programs()) <= 4
     assert "p49" in bench.scheduler.programs()
-    bench.submit(program="large", variables=(("x", value("x", 3000)),))
+    bench.submit(program="large", variables=(("x", value("x" * 12000, 3000)),))
     assert bench.scheduler.programs() == ["large"]
 
 
@@ -145,10 +145,10 @@ def test_values_that_a_program_makes_of_its_values_are_bounded() -> None:
 
 def test_what_clients_send_to_one_program_is_bounded_over_all_submits() -> None:
     bench = Bench(program_bytes=1000)
-    bench.submit(variables=(("a", value("x", 100)),), closed=False)
-    bench.post(ev.CallsAdded("p", calls=(call("c", "v", x=value("y", 100)),)))
+    bench.submit(variables=(("a", value("x" * 400, 100)),), closed=False)
+    bench.post(ev.CallsAdded("p", calls=(call("c", "v", x=value("y" * 400, 100)),)))
     with pytest.raises(Refused, match="program_bytes allows 1000") as refused:
-        bench.post(ev.CallsAdded("p", calls=(call("d", "w", x=value("z", 100)),)))
+        bench.post(ev.CallsAdded("p", calls=(call("d", "w", x=value("z" * 400, 100)),)))
     assert refused.value.type == "limit_exceeded"
 
 
