@@ -9,7 +9,7 @@ from __future__ import annotations
 from parrot_server.core.events import Abort, Dispatch, Pause, Resume
 from parrot_server.core.fleet import Engine
 from parrot_server.core.keeper import Keeper
-from parrot_server.core.model import CallState, Objective
+from parrot_server.core.model import CallState, Objective, Urgency
 from parrot_server.core.placement import Plan, plan, would_slow_down
 from parrot_server.core.program import Step
 from parrot_server.core.queue import Lane
@@ -68,7 +68,7 @@ class Dispatcher:
         for candidate in plans:
             if self._try(step, candidate):
                 return True
-        if engines and state.policy.deduces and step.objective is Objective.EXPEDITE:
+        if engines and state.policy.deduces and step.urgency > Urgency.BACKGROUND:
             self._make_room(step, plans[0].engine if plans else engines[0])
         return False
 
@@ -93,14 +93,15 @@ class Dispatcher:
         return True
 
     def _is_held_back(self, step: Step, engine: Engine) -> bool:
-        """Whether a step must wait so that better expedited calls that run keep their time per token."""
+        """Whether a step must wait so that better, more urgent calls that run keep their time per token."""
         state = self._state
         if not state.policy.deduces or not would_slow_down(step, engine, state.now_s, state.settings):
             return False
         if step.objective is Objective.EXPEDITE:
             return True
         score = state.queue.score(step)
-        return any(self._is_before(run.step, step, self._running_score(run), score) for run in engine.expedited())
+        most_urgent = engine.totals.decoding[engine.most_urgent()].runs
+        return any(self._is_before(run.step, step, self._running_score(run), score) for run in most_urgent)
 
     def _is_before(self, a: Step, b: Step, score_of_a: float, score_of_b: float, levels: float = 0.0) -> bool:
         """Whether a step comes before another in the queue's order, by more than so many levels.
@@ -150,8 +151,7 @@ class Dispatcher:
         engine.probing = engine.open_until_s is not None
         state.accounts.dispatched(step)
         state.actions.append(self._dispatch(step, engine))
-        if state.policy.deduces and step.objective is Objective.EXPEDITE:
-            self._pause_for(engine)
+        self._pause_for(step, engine)
         for child in step.program.children(step):
             if child.missing <= 1:
                 self._keeper.prefill_early(child)
@@ -159,7 +159,6 @@ class Dispatcher:
     def _dispatch(self, step: Step, engine: Engine) -> Dispatch:
         assert step.prompt is not None
         model = step.call.model or engine.spec.models[0]
-        expedite = self._state.policy.deduces and step.objective is Objective.EXPEDITE
         return Dispatch(
             key=step.key,
             attempt=step.attempt,
@@ -169,7 +168,7 @@ class Dispatcher:
             sampling=step.sampling,
             variable=step.variable.name,
             salt=step.program.tenant,
-            priority=1 if expedite else 0 if step.waited_for else -1,
+            priority=step.urgency - Urgency.BATCH if self._state.policy.deduces else 0,
             grant_tokens=self._grant(),
         )
 
@@ -200,21 +199,21 @@ class Dispatcher:
         engine.touch(run)
         state.accounts.dispatched(step)
         state.actions.append(Resume(step.key, step.attempt, engine.spec.id, self._grant()))
-        if state.policy.deduces and step.objective is Objective.EXPEDITE:
-            self._pause_for(engine)
+        self._pause_for(step, engine)
         return True
 
-    def _pause_for(self, engine: Engine) -> None:
-        """Pause batch calls that would stretch the steps of better expedited ones too far; the best of them stay."""
+    def _pause_for(self, step: Step, engine: Engine) -> None:
+        """A step joined a batch: pause calls there that stretch those of better, more urgent ones too far; the best stay."""
         state = self._state
-        expedited = engine.expedited()
-        if not engine.spec.can_pause or not expedited:
+        most = engine.most_urgent()
+        if not state.policy.deduces or not engine.spec.can_pause or step.urgency < most:
             return
         budget_s = engine.corunner_budget_s(state.settings)
         if engine.corunners_s() <= budget_s:
             return
-        best, _, first = min((self._running_score(run), run.step.seq, run) for run in expedited)
-        for score, _, run in sorted((self._running_score(run), run.step.seq, run) for run in engine.batch()):
+        kept = engine.totals.decoding[most].runs
+        best, _, first = min((self._running_score(run), run.step.seq, run) for run in kept)
+        for score, _, run in sorted((self._running_score(run), run.step.seq, run) for run in engine.less_urgent(most)):
             budget_s -= engine.corunner_s(run.resident_tokens)
             patient = run.step.waited_s < state.settings.patience_s
             if budget_s < 0 and patient and self._is_before(first.step, run.step, best, score):
@@ -226,26 +225,25 @@ class Dispatcher:
         self._state.actions.append(Pause(run.step.key, run.attempt, engine.spec.id))
 
     def _make_room(self, step: Step, engine: Engine) -> None:
-        """An expedited step found no room: pause or evict a batch step that scores worse by a level or more."""
+        """A step that somebody waits for found no room: pause or evict a less urgent one that scores worse by a level or more."""
         state = self._state
-        limit = state.settings.expedited_together
         if engine.totals.leaving:
             return  # room is on its way
-        if limit is not None and len(engine.expedited()) >= limit:
-            return
+        if would_slow_down(step, engine, state.now_s, state.settings):
+            return  # it is not for want of room
         mine = state.queue.score(step)
-        totals = engine.totals
+        idle = () if engine.is_full else engine.totals.paused  # they have room, but no slot
         worse = [
             (score, run.step.seq, run)
-            for run in (*totals.batch, *totals.paused)
-            if run.step.objective is Objective.BATCH
+            for run in (*engine.less_urgent(step.urgency), *idle)
+            if run.step.urgency < step.urgency
             and self._is_before(step, run.step, mine, score := self._score_of(run), levels=1.0)
         ]
         if not worse:
             return
         _, _, victim = max(worse)
         if engine.is_full:
-            if engine.spec.can_pause and victim.decodes:
+            if engine.spec.can_pause:
                 self._pause(engine, victim)
         elif victim.step.evictions < MAX_EVICTIONS:
             victim.step.evictions += 1

@@ -13,7 +13,7 @@ from enum import StrEnum
 from parrot_server.core.cost import step_s
 from parrot_server.core.events import Keep
 from parrot_server.core.kv_use import KvUse
-from parrot_server.core.model import CostModel, EngineSpec, Prompt, StepKey
+from parrot_server.core.model import CostModel, EngineSpec, Prompt, StepKey, Urgency
 from parrot_server.core.program import Step
 from parrot_server.core.runs import Run, Totals
 from parrot_server.core.settings import SchedulerSettings
@@ -156,22 +156,27 @@ class Engine:
 
     def expedited(self) -> Collection[Run]:
         """Expedited calls in the running batch."""
-        return self.totals.expedited
+        return self.totals.decoding[Urgency.EXPEDITE].runs
 
-    def batch(self) -> Collection[Run]:
-        """Batch calls in the running batch."""
-        return self.totals.batch
+    def most_urgent(self) -> Urgency:
+        """How urgent the most urgent calls in the running batch are: those whose time per token is kept."""
+        return max((urgency for urgency, part in self.totals.decoding.items() if part.runs), default=Urgency.BACKGROUND)
+
+    def less_urgent(self, than: Urgency) -> list[Run]:
+        """Calls in the running batch that are less urgent."""
+        return [run for urgency in Urgency if urgency < than for run in self.totals.decoding[urgency].runs]
 
     def corunner_budget_s(self, settings: SchedulerSettings) -> float:
-        """By how much batch calls may stretch a step of the expedited ones."""
-        totals = self.totals
-        alone_s = step_s(self.cost, len(totals.expedited), totals.resident_tokens - totals.batch_tokens)
-        return (settings.corunner_slowdown - 1) * alone_s
+        """By how much less urgent calls may stretch a step of the most urgent ones."""
+        kept = self.totals.decoding[self.most_urgent()]
+        return (settings.corunner_slowdown - 1) * step_s(self.cost, len(kept.runs), kept.resident_tokens)
 
     def corunners_s(self) -> float:
-        """By how much batch calls stretch a step now."""
-        totals = self.totals
-        return self.cost.sequence_s * len(totals.batch) + self.cost.resident_token_s * totals.batch_tokens
+        """By how much less urgent calls stretch a step of the most urgent ones now."""
+        most = self.most_urgent()
+        parts = [part for urgency, part in self.totals.decoding.items() if urgency < most]
+        sequences, tokens = sum(len(part.runs) for part in parts), sum(part.resident_tokens for part in parts)
+        return self.cost.sequence_s * sequences + self.cost.resident_token_s * tokens
 
     def corunner_s(self, resident_tokens: float) -> float:
         """By how much one more call stretches a step."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Literal, NamedTuple
 
 Format = Literal["chat", "text"]
@@ -72,6 +72,14 @@ class Objective(StrEnum):
 
     EXPEDITE = "expedite"
     BATCH = "batch"
+
+
+class Urgency(IntEnum):
+    """For whom a call runs. While one runs, less urgent ones may slow it down only so far."""
+
+    BACKGROUND = 0  # nobody waits for it
+    BATCH = 1  # somebody waits, but not for it alone
+    EXPEDITE = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def plan(step: Step, engine: Engine, predictor: Predictor, prefixes: PrefixTable
     if shared and (shared in engine.pins or shared in engine.coming):
         future = max(held, sum(piece.tokens for piece in prompt.head(shared).pieces))
     totals = engine.totals
-    running = len(totals.expedited) + len(totals.batch)
+    running = sum(len(part.runs) for part in totals.decoding.values())
     expected_s = prefill_s(engine.cost, prompt_tokens - future + totals.backlog_tokens)
     expected_s += output_tokens * step_s(engine.cost, running + 1, totals.resident_tokens + prompt_tokens)
     own = 0 if engine.spec.shares_prefixes else prompt_tokens - held
@@ -95,14 +95,14 @@ def _move(
 
 
 def would_slow_down(step: Step, engine: Engine, now_s: float, settings: SchedulerSettings) -> bool:
-    """Whether a step would take more than is left to it beside expedited calls that run: of their number, or of their time per token.
+    """Whether a step would take more than is left to it beside more urgent calls that run: of their time per token.
 
-    A batch step that has waited for `patience_s` is not asked.
+    An expedited one may be one too many of them. A step that has waited for `patience_s` is not asked.
     """
     if step.objective is Objective.EXPEDITE:
         limit = settings.expedited_together
         return limit is not None and len(engine.expedited()) >= limit
-    if not engine.expedited() or now_s - step.queued_s >= settings.patience_s:
+    if step.urgency >= engine.most_urgent() or now_s - step.queued_s >= settings.patience_s:
         return False
     assert step.prompt is not None, f"{step.key} has no prompt"
     resident = sum(piece.tokens for piece in step.prompt.pieces)

@@ -25,6 +25,7 @@ from parrot_server.core.model import (
     Prompt,
     Sampling,
     StepKey,
+    Urgency,
     Usage,
     Value,
 )
@@ -126,6 +127,13 @@ class Step:
     def node(self) -> str:
         """Its name in the graph: the call's id, with the hole behind it where the call has several outputs."""
         return f"{self.call.id}/{self.output}" if len(self.call.outputs) > 1 else self.call.id
+
+    @property
+    def urgency(self) -> Urgency:
+        """For whom it runs."""
+        if self.objective is Objective.EXPEDITE:
+            return Urgency.EXPEDITE
+        return Urgency.BATCH if self.waited_for else Urgency.BACKGROUND
 
     def move(self, state: CallState) -> None:
         """Go to another state. Raises AssertionError if the table has no such step."""

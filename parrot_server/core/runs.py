@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from parrot_server.core.model import Objective, Prompt
+from parrot_server.core.model import Prompt, Urgency
 from parrot_server.core.program import Step
 
 
@@ -53,31 +53,39 @@ class Run:
         return 0 if self.prefilled else self.prompt_tokens - self.cached_tokens
 
 
-_Share = tuple[int, int, bool, int, int, int, Objective | None]
-_NOTHING: _Share = (0, 0, False, 0, 0, 0, None)
+_Share = tuple[int, int, bool, int, int, Urgency | None]
+_NOTHING: _Share = (0, 0, False, 0, 0, None)
 
 
 def _share(run: Run) -> _Share:
-    """What a run adds to the sums, in their order, and on which side it stands."""
+    """What a run adds to the sums, in their order, and how urgent it is if it takes part in the running batch."""
     if not run.decodes:
-        return (not run.paused, run.need_tokens, run.pausing or run.aborting, 0, 0, 0, None)
-    resident, objective = run.resident_tokens, run.step.objective
-    of_batch = resident if objective is Objective.BATCH else 0
-    return (1, run.need_tokens, False, resident, run.backlog_tokens, of_batch, objective)
+        return (not run.paused, run.need_tokens, run.pausing or run.aborting, 0, 0, None)
+    return (1, run.need_tokens, False, run.resident_tokens, run.backlog_tokens, run.step.urgency)
+
+
+@dataclass(slots=True)
+class Decoding:
+    """The part of the running batch that is of one urgency, and the tokens that are resident for it."""
+
+    runs: dict[Run, None] = field(default_factory=dict)
+    resident_tokens: int = 0
+
+
+def _nobody() -> dict[Urgency, Decoding]:
+    return {urgency: Decoding() for urgency in Urgency}
 
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over an engine's runs. `leaving`: those that were asked to pause or to go; `batch_tokens`: resident ones of batch calls."""
+    """Sums over an engine's runs. `leaving`: those that were asked to pause or to go; `decoding`: the running batch."""
 
     slots: int = 0
     need_tokens: int = 0
     leaving: int = 0
     resident_tokens: int = 0
     backlog_tokens: int = 0
-    batch_tokens: int = 0
-    expedited: dict[Run, None] = field(default_factory=dict)
-    batch: dict[Run, None] = field(default_factory=dict)
+    decoding: dict[Urgency, Decoding] = field(default_factory=_nobody)
     paused: dict[Run, None] = field(default_factory=dict)
     _shares: dict[Run, _Share] = field(default_factory=dict)
 
@@ -95,29 +103,27 @@ class Totals:
         before = self._shares.get(run)
         if share != before:
             self._shares[run] = share
-            self._replace(before or _NOTHING, share)
-            self._sort_out(run)
-            if run.decodes:
-                (self.expedited if run.step.objective is Objective.EXPEDITE else self.batch)[run] = None
-            elif run.paused:
+            self._replace(run, before or _NOTHING, share)
+            self.paused.pop(run, None)
+            if run.paused and not run.decodes:
                 self.paused[run] = None
 
     def discount(self, run: Run) -> None:
         """Count a run no more."""
         share = self._shares.pop(run, None)
         if share is not None:
-            self._replace(share, _NOTHING)
-            self._sort_out(run)
+            self._replace(run, share, _NOTHING)
+            self.paused.pop(run, None)
 
-    def _replace(self, old: _Share, new: _Share) -> None:
+    def _replace(self, run: Run, old: _Share, new: _Share) -> None:
         self.slots += new[0] - old[0]
         self.need_tokens += new[1] - old[1]
         self.leaving += new[2] - old[2]
         self.resident_tokens += new[3] - old[3]
         self.backlog_tokens += new[4] - old[4]
-        self.batch_tokens += new[5] - old[5]
-
-    def _sort_out(self, run: Run) -> None:
-        self.expedited.pop(run, None)
-        self.batch.pop(run, None)
-        self.paused.pop(run, None)
+        if old[5] is not None:
+            del self.decoding[old[5]].runs[run]
+            self.decoding[old[5]].resident_tokens -= old[3]
+        if new[5] is not None:
+            self.decoding[new[5]].runs[run] = None
+            self.decoding[new[5]].resident_tokens += new[3]

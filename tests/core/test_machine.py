@@ -66,6 +66,7 @@ class Machine(RuleBasedStateMachine):
         self.now_s = 0.0
         self.sent: dict[tuple[StepKey, int], ev.Dispatch] = {}  # what is in the engines, aborted or not
         self.paused: set[tuple[StepKey, int]] = set()
+        self.ending: tuple[StepKey, int] | None = None  # what an engine just says the end of
         self.asked: list[ev.Pause | ev.Abort] = []
         self.warming: list[ev.Keep] = []
         self.pins: dict[str, set[str]] = {}
@@ -104,6 +105,8 @@ class Machine(RuleBasedStateMachine):
                 assert action.key.step == 0 or self.engines[action.engine].continues, "sent to one that cannot"
                 assert all(key != action.key or self.aborting(key, n) for key, n in self.sent), "two attempts at once"
                 self.sent[action.key, action.attempt] = action
+            case ev.Abort(key, attempt) if (key, attempt) == self.ending:
+                pass  # its program's time was up just then: the engine no longer knows of it
             case ev.Pause(key, attempt) | ev.Abort(key, attempt):
                 assert (key, attempt) in self.sent
                 self.asked.append(action)
@@ -298,7 +301,9 @@ class Machine(RuleBasedStateMachine):
 
     def end(self, pair: tuple[StepKey, int], event: ev.Event) -> None:
         self.gone(pair)
+        self.ending = pair
         self.post(event)
+        self.ending = None
 
     @rule(data=st.data())
     def obey(self, data: st.DataObject) -> None:

@@ -132,6 +132,84 @@ def test_batch_calls_are_paused_while_an_expedited_one_runs_and_go_on_after_it()
     assert bench.scheduler.program("batch").state is ProgramState.DONE
 
 
+def background(bench: Bench, count: int) -> list[ev.Dispatch]:
+    """Calls that nobody waits for, decoding."""
+    calls = [call(f"b{i}", f"v{i}", x=value(f"{i}")) for i in range(count)]
+    bench.submit(*calls, program="background", criteria=tuple((f"v{i}", Criterion("throughput")) for i in range(count)))
+    for sent in bench.dispatched:
+        bench.post(ev.Prefilled(sent.key, sent.attempt, 10, 0))
+    return list(bench.dispatched)
+
+
+def pauses(bench: Bench) -> list[ev.Pause]:
+    return [action for action in bench.of(ev.Pause) if isinstance(action, ev.Pause)]
+
+
+def test_calls_that_nobody_waits_for_pause_while_a_group_runs_and_go_on_after_it() -> None:
+    bench = Bench(replace(GPU_LIKE, cost=COSTLY_STEPS), corunner_slowdown=1.25)
+    behind = background(bench, 8)
+    bench.submit(*map_reduce(3), program="book")
+    maps = [sent for sent in bench.dispatched if sent.key.program == "book"]
+    assert [sent.priority for sent in maps] == [0, 0, 0]
+    assert all(pause.key.program == "background" for pause in pauses(bench))
+    assert len(pauses(bench)) == 7, "beside the first of the group is room for one"
+    for pause in pauses(bench):
+        bench.post(ev.Paused(pause.key, pause.attempt, 1))
+    assert len(bench.of(ev.Resume)) == 1, "a quarter of the 16 ms of three is room for two at 2 ms"
+    for sent in maps:
+        bench.finish(sent)
+    bench.finish(bench.dispatched[-1])
+    assert bench.scheduler.program("book").state is ProgramState.DONE
+    assert {resumed.key for resumed in bench.of(ev.Resume)} == {pause.key for pause in pauses(bench)}
+    for sent in behind:
+        bench.finish(sent)
+    assert bench.scheduler.program("background").state is ProgramState.DONE
+
+
+def test_a_full_engine_makes_room_for_a_group_call_by_call() -> None:
+    bench = Bench(replace(ENGINE, can_pause=True))
+    background(bench, 8)
+    bench.submit(*map_reduce(3), program="book")
+    for count in range(1, 4):
+        assert len(pauses(bench)) == count
+        pause = pauses(bench)[-1]
+        assert pause.key.program == "background"
+        bench.post(ev.Paused(pause.key, pause.attempt, 3))
+        assert bench.dispatched[-1].key.call == f"m{count - 1}"
+    assert len(pauses(bench)) == 3
+
+
+def test_a_group_evicts_nothing_while_it_is_held_back_for_an_expedited_call() -> None:
+    bench = Bench(replace(GPU_LIKE, cost=COSTLY_STEPS), corunner_slowdown=1.25)
+    bench.submit(call("now", "v", x=value("1")), program="chat")
+    bench.post(ev.Prefilled(bench.dispatched[0].key, 1, 10, 0))
+    background(bench, 4)
+    assert len(bench.dispatched) == 2, "one fits beside it"
+    bench.submit(*map_reduce(3), program="book")
+    assert len(bench.dispatched) == 2
+    assert not bench.of(ev.Abort)
+    assert not pauses(bench)
+
+
+def test_a_call_that_nobody_waits_for_is_held_back_by_a_group_no_longer_than_its_patience() -> None:
+    bench = Bench(replace(GPU_LIKE, cost=COSTLY_STEPS), corunner_slowdown=1.0, patience_s=30.0, age_s=1e9)
+    bench.submit(*map_reduce(2), program="book")
+    for sent in bench.dispatched:
+        bench.post(ev.Prefilled(sent.key, 1, 10, 0))
+    bench.submit(call("b", "v", x=value("2")), program="batch", criteria=(("v", Criterion("throughput")),))
+    bench.post(ev.Tick(), after_s=29.0)
+    assert len(bench.dispatched) == 2
+    bench.post(ev.Tick(), after_s=2.0)
+    assert len(bench.dispatched) == 3
+
+
+def test_an_order_that_deduces_nothing_tells_engines_nothing() -> None:
+    bench = Bench(policy="fcfs")
+    background(bench, 2)
+    bench.submit(call("now", "v", x=value("1")), program="chat")
+    assert [sent.priority for sent in bench.dispatched] == [0, 0, 0]
+
+
 def test_a_batch_call_is_held_back_no_longer_than_its_patience() -> None:
     bench = Bench(replace(GPU_LIKE, cost=COSTLY_STEPS), corunner_slowdown=1.0, patience_s=30.0)
     bench.submit(call("long", "v", x=value("1")), program="chat")
