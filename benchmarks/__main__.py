@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks import embedded, scheduler, schemas
+from benchmarks import compare, embedded, scheduler, schemas
 
-for benchmark in (scheduler, embedded, schemas):
+for benchmark in (scheduler, embedded, schemas, compare):
     benchmark.main()
     print()

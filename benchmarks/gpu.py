@@ -1,4 +1,4 @@
-"""`make bench-gpu`: the two demos and the prefix flood on SGLang with a model of 7 or 8 billion parameters.
+"""`make bench-gpu`: the two demos, as clients would and declared, and the prefix flood on SGLang with a model of 7 or 8 billion parameters.
 
     python -m benchmarks.gpu Qwen/Qwen2.5-7B-Instruct     starts SGLang (needs the extra `sglang` and a GPU)
     python -m benchmarks.gpu http://gpu1:30000            uses one that runs
@@ -9,17 +9,19 @@ authors' machine has none. There, only the flood was tried, with shorter prompts
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-import subprocess
 import sys
 import time
 from typing import Any
 
 import httpx
 
+from benchmarks import compare
 from benchmarks.sglang import parrot
+from parrot_server.engines.server_process import free_port
+from parrot_server.engines.sglang_launch import LaunchedSGLang
 
-CLI = (sys.executable, "-c", "from parrot_server.cli import main; main()")
 START_S = 900.0
 WAIT_S = 300.0
 FLOOD_RATIO = 1.5  # of the engine's KV
@@ -76,17 +78,35 @@ def _words() -> str:
     return " ".join(secrets.token_hex(2) for _ in range(PROMPT_WORDS))
 
 
+def measure(url: str) -> None:
+    """All of it, on the SGLang server at a URL."""
+    compare.run(sglang=url)
+    with parrot("--sglang", url, within_s=START_S) as http:
+        flood(http)
+
+
+async def launched(model: str) -> None:
+    """All of it, on an SGLang server that is started for this."""
+    port = free_port()
+    engine = LaunchedSGLang("sglang", model, port=port)
+    try:
+        async with asyncio.timeout(START_S):
+            await engine.start()
+        await asyncio.to_thread(measure, f"http://127.0.0.1:{port}")
+    finally:
+        await engine.close()
+
+
 def main(engine: str) -> None:
     """Run all of it.
 
     Args:
         engine: URL of an SGLang server, or a model to start one for.
     """
-    options = ("--sglang", engine) if engine.startswith("http") else ("--launch-sglang", engine)
-    with parrot(*options, within_s=START_S) as http:
-        for demo in ("map-reduce", "chain"):
-            subprocess.run([*CLI, "demo", demo, "--url", str(http.base_url)], check=True)
-        flood(http)
+    if engine.startswith("http"):
+        measure(engine)
+    else:
+        asyncio.run(launched(engine))
 
 
 if __name__ == "__main__":

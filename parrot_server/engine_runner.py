@@ -80,6 +80,7 @@ class EngineRunner:
         self._rids = (f"{secrets.token_hex(6)}-{number}" for number in itertools.count(1))
         self._running: dict[Attempt, Generation] = {}
         self._sent_s: dict[Attempt, float] = {}
+        self._output_tokens: dict[Attempt, int] = {}  # that were counted
         self._progress: dict[Attempt, int] = {}
         self._progress_timer: asyncio.TimerHandle | None = None
         self._progress_told_s = -PROGRESS_S
@@ -192,6 +193,7 @@ class EngineRunner:
         self._running.clear()
         self._sent_s.clear()
         self._progress.clear()
+        self._output_tokens.clear()
 
     async def _watch(self) -> str:
         """Ask how it is until it is gone; returns why. It is not gone while text comes, however slowly it answers."""
@@ -242,6 +244,7 @@ class EngineRunner:
             self._running.pop(attempt, None)
             self._sent_s.pop(attempt, None)
             self._progress.pop(attempt, None)
+            self._output_tokens.pop(attempt, None)
         if isinstance(event, Finished):
             self._metrics.used(self.engine.id, event.usage)
         elif isinstance(event, Failed):
@@ -255,7 +258,8 @@ class EngineRunner:
         attempt = (generation.dispatch.key, generation.dispatch.attempt)
         if (sent_s := self._sent_s.pop(attempt, None)) is not None:
             self._metrics.ttft_s.labels(self.engine.id).observe(self._heard_s - sent_s)
-        self._progress[attempt] = output_tokens
+        self._metrics.output_tokens.labels(self.engine.id).inc(output_tokens - self._output_tokens.get(attempt, 0))
+        self._output_tokens[attempt] = self._progress[attempt] = output_tokens
         self._on_text(generation)
         if self._progress_timer is None:
             wait_s = max(0.0, self._progress_told_s + PROGRESS_S - self._heard_s)

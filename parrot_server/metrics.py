@@ -33,6 +33,9 @@ class Metrics:
             "parrot_ttft_seconds", "From dispatch to first text", ["engine"], buckets=_SECONDS, registry=self.registry
         )
         self.tokens = Counter("parrot_tokens", "Tokens by kind", ["engine", "kind"], registry=self.registry)
+        self.output_tokens = Counter(
+            "parrot_output_tokens", "Output tokens as they come", ["engine"], registry=self.registry
+        )
         self.failures = Counter(
             "parrot_attempts_failed", "Failed attempts", ["engine", "fault"], registry=self.registry
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from parrot_server.cli.compare import BackgroundOption, CompareOption, RttOption, SeedOption, compare_demo, refuse
 from parrot_server.cli.engines import (
     EngineOption,
     JsonOption,
@@ -43,16 +44,32 @@ def map_reduce(
     model: ModelOption = None,
     openai: OpenAIOption = None,
     sglang: SGLangOption = None,
+    compare: CompareOption = False,
+    rtt_ms: RttOption = 50.0,
+    background: BackgroundOption = 24,
+    seed: SeedOption = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Explain each text in a sentence, all at once, and describe the book that they make: one request for all calls.
+
+    With --compare: questions on one long page instead, in five configurations from an ordinary client to the declared program.
 
     \b
     Examples:
       parrot demo map-reduce
       parrot demo map-reduce --docs ~/notes --maps 8
       parrot demo map-reduce --json | jq .answer
+      parrot demo map-reduce --compare
     """
+    if compare:
+        refuse("--compare", docs=docs, url=url)
+        from parrot_server.demo.compare import OF_MAP_REDUCE
+        from parrot_server.demo.workloads import Fan, a_map_reduce
+
+        fan = Fan(maps=maps or MAPS)
+        options = {"engine": engine, "model": model, "openai": openai, "sglang": sglang}
+        compare_demo(lambda count: a_map_reduce(fan, count), OF_MAP_REDUCE, options, rtt_ms, background, seed, as_json)
+        return
     from parrot_server.demo import map_reduce as program
     from parrot_server.demo.documents import files_of, python_reference
     from parrot_server.demo.tokens import counter
@@ -80,17 +97,32 @@ def chain(
     model: ModelOption = None,
     openai: OpenAIOption = None,
     sglang: SGLangOption = None,
+    compare: CompareOption = False,
+    rtt_ms: RttOption = 50.0,
+    background: BackgroundOption = 24,
+    seed: SeedOption = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Twenty notes on twenty pages, each written with all pages and notes before it in view: one request for all calls.
 
-    The first prompt has 2,000 tokens, each next one about 300 more; each note has 80.
+    The first prompt has 2,000 tokens, each next one about 300 more; each note has 80. With --compare: shorter ones, in four
+    configurations from an ordinary client to the declared program.
 
     \b
     Examples:
       parrot demo chain
       parrot demo chain --quick --json
+      parrot demo chain --compare --rtt-ms 50
     """
+    if compare:
+        refuse("--compare", url=url)
+        from parrot_server.demo.compare import OF_CHAIN
+        from parrot_server.demo.workloads import CHAIN, SHORT_CHAIN, a_chain
+
+        compared = SHORT_CHAIN if quick else CHAIN
+        options = {"engine": engine, "model": model, "openai": openai, "sglang": sglang}
+        compare_demo(lambda count: a_chain(compared, count), OF_CHAIN, options, rtt_ms, background, seed, as_json)
+        return
     from parrot_sdk import CallFailed
     from parrot_server.demo import chain as program
     from parrot_server.demo.tokens import counter

@@ -23,9 +23,9 @@ class SchedulerSettings:
         backoff_s, backoff_max_s: first and longest pause before another attempt.
         retry_after_max_s: an engine that asks for more patience than that is asked again after so long.
         corunner_slowdown: while an expedited call runs, batch calls may stretch its time per token to so many times what it
-            would be without them; 1.0 means that it runs without any.
+            would be without them; 1.0 means that it runs without any. Likewise calls that nobody waits for, while a group runs.
         expedited_together: at most so many expedited calls run on an engine at once; None: as many as fit.
-        patience_s: a batch call that has waited so long is no longer held back by that bound.
+        patience_s: a call that has waited so long is no longer held back by that bound.
         quantum_token_s: service that a program receives on its first level, in resident tokens times seconds.
         age_s: waiting so long raises a call by one level.
         batch_levels, throughput_levels: how many levels a batch call, and one that nobody waits for, stands below others.

@@ -32,6 +32,11 @@ def table(report: Report) -> str:
         figures = (call.prompt_tokens, call.cached_tokens, call.output_tokens)
         times = (f"{call.queue_s:.2f}", f"{call.wall_s:.2f}")
         shown.add_row(call.id, call.function, call.objective, *times, *(f"{figure:,}" for figure in figures))
+    return drawn(shown)
+
+
+def drawn(table: Table) -> str:
+    """A table as text."""
     text = io.StringIO()
-    Console(file=text, width=WIDTH).print(shown)
+    Console(file=text, width=WIDTH).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
