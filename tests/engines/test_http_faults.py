@@ -232,7 +232,7 @@ async def test_a_connection_that_nobody_takes_is_given_up() -> None:
             one.connect_ex(listener.getsockname())
         port = listener.getsockname()[1]
         engine = OpenAIEngine("engine", f"http://127.0.0.1:{port}", patience=Patience(connect_s=0.2, answer_s=5.0))
-        with pytest.raises(EngineError, match=r"takes no connection \(ConnectTimeout\)"):
+        with pytest.raises(EngineError, match=r"takes no connection"):
             await engine.start()
         await engine.close()
 
