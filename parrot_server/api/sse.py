@@ -83,7 +83,8 @@ class EventStream(Response):
             return
         if isinstance(sent, Exception):
             raise sent
-        await self._write(send, b"", more=False)
+        if sent is not None:  # cut short, since the server closes
+            await self._write(send, b"", more=False)
 
     async def _send_events(self, send: Send) -> None:
         written = 0
@@ -94,6 +95,7 @@ class EventStream(Response):
                     written += 1
                     if written % TURN_PIECES == 0:  # a reader who is fast enough never makes us wait
                         await asyncio.sleep(0)
+        await self._write(send, b"", more=False)
 
     async def _ping(self, send: Send) -> None:
         """Comments now and then, so that nobody on the way thinks that the connection is idle."""
