@@ -28,7 +28,8 @@ class SchedulerSettings:
         patience_s: a call that has waited so long is no longer held back by that bound.
         quantum_token_s: service that a program receives on its first level, in resident tokens times seconds.
         age_s: waiting so long raises a call by one level.
-        batch_levels, throughput_levels: how many levels a batch call, and one that nobody waits for, stands below others.
+        batch_levels, throughput_levels: how many levels a batch call, and one that nobody waits for, stands below others. The
+            latter gives way to new calls for a minute, as with `patience_s`, however large the program that somebody waits for.
         thresholds: levels of the `feedback` policy, in quanta.
         grant_tokens: a running call is up for reordering after so many tokens; None: only where a better one waits.
         high_water, low_water: admission stops when so much of an engine's KV is spoken for, and goes on below the other.
@@ -57,7 +58,7 @@ class SchedulerSettings:
     quantum_token_s: float = 10_000.0
     age_s: float = 5.0
     batch_levels: float = 3.0
-    throughput_levels: float = 6.0
+    throughput_levels: float = 12.0
     thresholds: tuple[float, ...] = (1.0, 4.0, 16.0, 64.0)
     grant_tokens: int | None = None
     high_water: float = 1.0

@@ -179,6 +179,13 @@ def test_a_full_engine_makes_room_for_a_group_call_by_call() -> None:
     assert len(pauses(bench)) == 3
 
 
+def test_a_large_group_too_comes_before_what_nobody_waits_for() -> None:
+    bench = Bench(replace(ENGINE, can_pause=True), quantum_token_s=0.5)
+    background(bench, 8)
+    bench.submit(*map_reduce(3), program="book")
+    assert len(pauses(bench)) == 1, "its service is many quanta, and sinks it by some levels"
+
+
 def test_a_group_evicts_nothing_while_it_is_held_back_for_an_expedited_call() -> None:
     bench = Bench(replace(GPU_LIKE, cost=COSTLY_STEPS), corunner_slowdown=1.25)
     bench.submit(call("now", "v", x=value("1")), program="chat")
