@@ -17,7 +17,7 @@ from parrot_server.errors import SetupError
 if TYPE_CHECKING:
     from parrot_sdk import Client
     from parrot_server.demo.background import Load
-    from parrot_server.demo.compare import Comparison, Configuration
+    from parrot_server.demo.compare import Comparison, Configuration, Run
     from parrot_server.demo.documents import CountTokens
     from parrot_server.demo.workloads import Workload
 
@@ -80,7 +80,7 @@ def compared(
     """Run a program in these configurations, each on a server that is started for it.
 
     Args:
-        tell: told what runs now.
+        tell: told what a configuration took, when it is done.
 
     Raises SetupError, parrot_sdk.ParrotError.
     """
@@ -95,8 +95,8 @@ def compared(
         with server_for(None, **options, policy=configuration.policy) as server:
             yield server.client
 
-    def on_run(configuration: Configuration) -> None:
-        tell(f"{configuration.name}: {configuration.what} ...")
+    def on_run(run: Run) -> None:
+        tell(f"{run.name:2} {run.what}: {run.wall_s:.2f} s")
 
     count = counter(read_settings(**options)).tokens
     return asyncio.run(compare(make(count), configurations, open_server, rtt_ms, load, count, on_run))

@@ -15,7 +15,7 @@ from parrot_server.demo.asking import single_call
 from parrot_server.demo.documents import CountTokens
 
 FIRST_ANSWERS_TOKENS = (
-    48  # the first answers are of different lengths up to this one, so that prompts arrive evenly later on
+    32  # the first answers are of different lengths up to this one, so that prompts arrive evenly later on
 )
 COUNTER = "parrot_output_tokens_total"
 
@@ -26,16 +26,16 @@ class Load:
 
     Args:
         decoders: how many calls there are at any time.
-        prompt_tokens: of each prompt, about.
+        prompt_tokens: of each prompt, about, beside what all prompts begin with.
         least_tokens, most_tokens: of each answer.
         seed: of prompts and lengths.
         rate_s: how long its rate is measured while nothing else runs.
     """
 
     decoders: int = 24
-    prompt_tokens: int = 200
-    least_tokens: int = 100
-    most_tokens: int = 250
+    prompt_tokens: int = 100
+    least_tokens: int = 200
+    most_tokens: int = 400
     seed: int = 1
     rate_s: float = 5.0
 
@@ -55,7 +55,7 @@ class Background:
         self._load = load
         self._throughput = throughput
         self._words = " ".join(topics.values()).split()
-        sample = " ".join(self._words[:1000])
+        sample = " ".join(random.Random(0).choices(self._words, k=1000))
         self._prompt_words = max(1, round(load.prompt_tokens * 1000 / count_tokens(sample)))
         self._begun = [asyncio.Event() for _ in range(load.decoders)]
 

@@ -128,16 +128,16 @@ async def compare(
     rtt_ms: float,
     load: Load,
     count_tokens: CountTokens,
-    on_run: Callable[[Configuration], None] = lambda configuration: None,
+    on_run: Callable[[Run], None] = lambda run: None,
 ) -> Comparison:
     """Run a program in all configurations. Raises parrot_sdk.ParrotError, and what `open_server` raises."""
     runs = []
     for configuration in configurations:
-        on_run(configuration)
         with open_server(configuration) as near:
             background = Background(near, load, throughput=configuration is C, count_tokens=count_tokens)
             with far_client(near.connection.url, rtt_ms / 1e3) as far:
                 runs.append(await _run(workload, configuration, far, background))
+        on_run(runs[-1])
     return Comparison(workload.name, workload.what, rtt_ms, load, tuple(runs))
 
 

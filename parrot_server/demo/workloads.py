@@ -10,7 +10,7 @@ from parrot_server.demo import chain
 from parrot_server.demo.asking import Asker, Text, Work
 from parrot_server.demo.documents import TOPICS, CountTokens, head
 
-CHAIN = chain.Shape(steps=20, first_tokens=600, more_tokens=100, note_tokens=40)
+CHAIN = chain.Shape(steps=12, first_tokens=600, more_tokens=100, note_tokens=32)
 SHORT_CHAIN = chain.Shape(steps=6, first_tokens=400, more_tokens=100, note_tokens=24)
 SHARED_TOPIC = "types"
 QUESTION = "Say in one sentence what this part of the page means."
@@ -36,8 +36,8 @@ class Fan:
     maps: int = 16
     shared_tokens: int = 1500
     own_tokens: int = 50
-    answer_tokens: int = 40
-    last_tokens: int = 80
+    answer_tokens: int = 32
+    last_tokens: int = 64
 
 
 def a_chain(shape: chain.Shape, count_tokens: CountTokens) -> Workload:

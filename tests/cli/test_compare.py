@@ -197,7 +197,7 @@ def test_the_command_prints_a_table(parrot: Parrot) -> None:
     assert outcome.code == 0
     assert "2 maps" in outcome.out
     assert "times faster than B1" in outcome.out
-    assert "B: client loop" in outcome.err
+    assert "B  client loop" in outcome.err
 
 
 @pytest.mark.parametrize(
