@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
-from httpx_sse import EventSource, SSEError
-
+from parrot_server.engines.connections import Answer, Connections, Dropped, Unreachable
+from parrot_server.engines.event_lines import EventLines
 from parrot_server.engines.http_errors import broken, failure
 from parrot_server.errors import EngineError, Fault, SetupError
 
 Body = dict[str, Any]
 DONE = "[DONE]"
-LOOPBACK = {"localhost", "127.0.0.1", "::1"}
-KEEP_ALIVE_S = 2.0  # servers drop idle connections after 5 s; one must not be taken up just then
 ERROR_BYTES = 65_536
 DRAIN_S = 0.2
 STALE_S = 1.0
@@ -42,6 +39,20 @@ class Patience:
     answer_s: float = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        """As text."""
+        return self.content.decode("utf-8", "replace")
+
+
 class EngineHTTP:
     """An engine's HTTP server.
 
@@ -59,17 +70,16 @@ class EngineHTTP:
         self.id = id
         self.url = url.rstrip("/").removesuffix("/v1")
         self._patience = patience
-        parsed = httpx.URL(self.url)
-        if parsed.scheme not in ("http", "https") or not parsed.host:
+        try:
+            parsed = urlsplit(self.url)
+            self.host = parsed.hostname or ""
+            sound = parsed.scheme in ("http", "https") and bool(self.host) and parsed.port != 0
+        except ValueError:
+            sound = False
+        if not sound:
             raise SetupError(f"engine {id}: {url!r} is no http:// or https:// URL")
-        self.host = parsed.host
-        self._headers = dict(AS_CLIENT) | ({"authorization": f"Bearer {api_key}"} if api_key else {})
-        self._address = lru_cache(maxsize=64)(lambda path: httpx.URL(self.url + path))
-        self._extensions = {"timeout": httpx.Timeout(None, connect=patience.connect_s).as_dict()}
-        self._client = httpx.AsyncClient(
-            limits=httpx.Limits(max_connections=None, keepalive_expiry=KEEP_ALIVE_S),
-            trust_env=parsed.host not in LOOPBACK,
-        )
+        self._headers = AS_CLIENT | ({"authorization": f"Bearer {api_key}"} if api_key else {})
+        self._connections = Connections(self.url, patience.connect_s)
 
     async def get(self, path: str) -> Any:
         """The JSON that a path answers. Raises EngineError."""
@@ -88,7 +98,7 @@ class EngineHTTP:
                 return None
             raise
 
-    async def post(self, path: str, body: Body, within_s: float | None = None) -> httpx.Response:
+    async def post(self, path: str, body: Body, within_s: float | None = None) -> Reply:
         """The answer to a body. Raises EngineError."""
         return await self._ask("POST", path, body, self._patience.answer_s if within_s is None else within_s)
 
@@ -96,93 +106,85 @@ class EngineHTTP:
         """The data of each event that a path streams for a body. Raises EngineError."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + self._patience.first_token_s
-        async with self._opened(path, body, until_s) as source:
-            stream = source.aiter_sse()
+        lines = EventLines()
+        async with self._opened(path, body, until_s) as answer, aclosing(answer.pieces()) as pieces:
             while True:
                 try:
                     async with asyncio.timeout_at(until_s):
-                        event = await anext(stream)
+                        piece = await anext(pieces)
                 except StopAsyncIteration:
                     return
                 except TimeoutError:
                     raise self._silent("no more of its answer") from None
-                if event.data:
-                    yield event.data
-                if event.data == DONE:  # read on to the end of the body, so that the connection can be used again
-                    with suppress(TimeoutError, StopAsyncIteration, httpx.HTTPError):
+                ended = False
+                for data in lines.feed(piece):
+                    yield data
+                    ended = ended or data == DONE
+                if ended:  # read on to the end of the body, so that the connection can be used again
+                    with suppress(TimeoutError, StopAsyncIteration, Dropped):
                         async with asyncio.timeout(DRAIN_S):
-                            await anext(stream)
+                            await anext(pieces)
                     return
                 until_s = loop.time() + self._patience.idle_s
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._client.aclose()
+        self._connections.close()
 
     @asynccontextmanager
-    async def _opened(self, path: str, body: Body, until_s: float) -> AsyncGenerator[EventSource, None]:
+    async def _opened(self, path: str, body: Body, until_s: float) -> AsyncGenerator[Answer, None]:
         with self._mapped():
             try:
                 async with asyncio.timeout_at(until_s):
-                    response = await self._send("POST", path, encode(body), STREAM_HEADERS)
+                    answer = await self._send("POST", path, STREAM_HEADERS, encode(body))
             except TimeoutError:
                 raise self._silent("no answer") from None
             try:
-                if response.status_code != 200:
-                    text = await self._error_text(response)
-                    raise failure(self.id, response.status_code, text, response.headers)
-                yield EventSource(response)
+                if answer.status != 200:
+                    raise failure(self.id, answer.status, await self._error_text(answer), answer.headers)
+                if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+                    raise broken(self.id, "its answer is no event stream")
+                yield answer
             finally:
-                await response.aclose()
+                answer.close()
 
-    async def _send(self, method: str, path: str, content: bytes | None, headers: Mapping[str, str]) -> httpx.Response:
+    async def _send(self, method: str, path: str, headers: Mapping[str, str], content: bytes | None) -> Answer:
         """Send a request, and once again if the connection was lost at once: a server may have dropped it while it was idle."""
         sent_s = asyncio.get_running_loop().time()
+        headers = {**self._headers, **headers}
         try:
-            return await self._send_once(method, path, content, headers)
-        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            return await self._connections.send(method, path, headers, content)
+        except Dropped:
             if asyncio.get_running_loop().time() - sent_s > STALE_S:
                 raise
-            return await self._send_once(method, path, content, headers)
+            return await self._connections.send(method, path, headers, content)
 
-    async def _send_once(
-        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str]
-    ) -> httpx.Response:
-        # Made here: the client would parse the URL and merge its headers anew for each request.
-        request = httpx.Request(
-            method,
-            self._address(path),
-            content=content,
-            headers={**self._headers, **headers},
-            extensions=self._extensions,
-        )
-        return await self._client.send(request, stream=True)
-
-    async def _error_text(self, response: httpx.Response) -> str:
+    async def _error_text(self, answer: Answer) -> str:
         read = bytearray()
-        with suppress(TimeoutError, httpx.HTTPError):
+        with suppress(TimeoutError, Dropped):
             async with asyncio.timeout(self._patience.answer_s):
-                async for piece in response.aiter_bytes():
+                async for piece in answer.pieces():
                     read += piece
                     if len(read) > ERROR_BYTES:
                         break
         return read.decode("utf-8", "replace")
 
-    async def _ask(self, method: str, path: str, body: Body | None, within_s: float) -> httpx.Response:
+    async def _ask(self, method: str, path: str, body: Body | None, within_s: float) -> Reply:
         content = None if body is None else encode(body)
         with self._mapped():
             try:
                 async with asyncio.timeout(within_s):
-                    response = await self._send(method, path, content, JSON_HEADERS)
+                    answer = await self._send(method, path, JSON_HEADERS, content)
                     try:
-                        await response.aread()
+                        read = b"".join([piece async for piece in answer.pieces()])
                     finally:
-                        await response.aclose()
+                        answer.close()
             except TimeoutError:
                 raise self._silent(f"no answer to {method} {path}") from None
-        if response.status_code >= 300:
-            raise failure(self.id, response.status_code, response.text[:ERROR_BYTES], response.headers)
-        return response
+        reply = Reply(answer.status, answer.headers, read)
+        if reply.status >= 300:
+            raise failure(self.id, reply.status, reply.text[:ERROR_BYTES], reply.headers)
+        return reply
 
     def _silent(self, what: str) -> EngineError:
         return EngineError(Fault.TIMEOUT, "engine_timeout", f"engine {self.id} gave {what} in time")
@@ -191,14 +193,12 @@ class EngineHTTP:
     def _mapped(self) -> Iterator[None]:
         try:
             yield
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            message = f"engine {self.id} is gone: {self.url} takes no connection ({type(error).__name__})"
+        except Unreachable as error:
+            message = f"engine {self.id} is gone: {self.url} takes no connection ({error})"
             raise EngineError(Fault.ENGINE, "engine_gone", message) from None
-        except httpx.HTTPError as error:
-            message = f"the connection to engine {self.id} broke off ({type(error).__name__})"
+        except Dropped as error:
+            message = f"the connection to engine {self.id} broke off ({error})"
             raise EngineError(Fault.ENGINE, "stream_broken", message) from None
-        except SSEError:
-            raise broken(self.id, "its answer is no event stream") from None
 
 
 AS_CLIENT = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "parrot"}
@@ -211,10 +211,10 @@ def encode(body: Body) -> bytes:
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
-def json_of(engine: str, response: httpx.Response) -> Any:
-    """What a response says. Raises EngineError when it is no JSON."""
+def json_of(engine: str, reply: Reply) -> Any:
+    """What a reply says. Raises EngineError when it is no JSON."""
     try:
-        return response.json()
+        return json.loads(reply.content)
     except ValueError:
         raise broken(engine, "its answer is no JSON") from None
 
