@@ -59,13 +59,14 @@ GAINS = (("prefix cache", A, B), ("round trips", B, IN_ORDER), ("objective", IN_
 class Run:
     """What one configuration took.
 
-    `wall_s` is from before the client's first request to the whole last answer. Of the background: output tokens a second
-    before and while the program ran, and for how many seconds of its work the program held it up.
+    `wall_s` is from before the client's first request to the whole last answer, `requests` are the client's. Of the background:
+    output tokens a second before and while the program ran, and for how many seconds of its work the program held it up.
     """
 
     name: str
     what: str
     wall_s: float
+    requests: int
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -147,7 +148,7 @@ async def _run(workload: Workload, configuration: Configuration, far: Client, ba
         alone_tokens_s = await background.rate()
         before, began_s = await background.server_tokens(), time.perf_counter()
         await client.run(workload.work)
-        wall_s = time.perf_counter() - began_s
+        wall_s, requests = time.perf_counter() - began_s, far.http_requests
         made = await background.server_tokens() - before
         tokens = await client.tokens()
     tokens_s = max(0.0, made - tokens.output) / wall_s
@@ -156,6 +157,7 @@ async def _run(workload: Workload, configuration: Configuration, far: Client, ba
         name=configuration.name,
         what=configuration.what,
         wall_s=wall_s,
+        requests=requests,
         prompt_tokens=tokens.prompt,
         cached_tokens=tokens.cached,
         output_tokens=tokens.output,

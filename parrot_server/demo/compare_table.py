@@ -34,13 +34,13 @@ def _runs(comparison: Comparison) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     table.add_column("configuration")
-    for title in ("wall s", "prompt", "cached", "output"):
+    for title in ("wall s", "requests", "prompt", "cached", "output"):
         table.add_column(title, justify="right")
     if comparison.background.decoders:
         for title in ("background\ntokens/s alone", "beside\nit", "held up\nfor s"):
             table.add_column(title, justify="right")
     for run in comparison.runs:
-        cells = [run.name, run.what, f"{run.wall_s:.2f}"]
+        cells = [run.name, run.what, f"{run.wall_s:.2f}", f"{run.requests}"]
         cells += [f"{tokens:,}" for tokens in (run.prompt_tokens, run.cached_tokens, run.output_tokens)]
         if comparison.background.decoders:
             figures = (run.background_alone_tokens_s, run.background_tokens_s, run.background_lost_s)

@@ -107,6 +107,7 @@ def test_a_client_that_declares_nothing_waits_a_round_trip_for_each_call() -> No
         assert comparison.run_of(one).wall_s >= SHAPE.steps * RTT_MS / 1e3
     for one in (IN_ORDER, C):
         assert comparison.run_of(one).wall_s >= RTT_MS / 1e3
+    assert {run.name: run.requests for run in comparison.runs} == {"A": 4, "B": 4, "B2": 2, "C": 2}
 
 
 def test_maps_go_out_together_or_one_at_a_time() -> None:
@@ -152,7 +153,7 @@ def comparison_of(*walls: float) -> Comparison:
     """One with these wall times for A, B, B2 and C, where the background of C makes half its tokens."""
     rates = (100.0, 100.0, 100.0, 50.0)
     runs = (
-        Run(one.name, one.what, wall, 1000, 200, 80, 100.0, rate, wall * (1 - rate / 100))
+        Run(one.name, one.what, wall, 4, 1000, 200, 80, 100.0, rate, wall * (1 - rate / 100))
         for one, wall, rate in zip(OF_CHAIN, walls, rates, strict=True)
     )
     return Comparison("chain", "4 steps", 50.0, Load(), tuple(runs))
@@ -172,7 +173,7 @@ def test_the_table_says_all_of_it() -> None:
     assert "24 decoders (seed 1)" in lines[1]
     rows = [line.split() for line in lines if line.startswith(("A ", "B ", "B2 ", "C "))]
     assert [row[0] for row in rows[:4]] == ["A", "B", "B2", "C"]
-    assert rows[3][-7:] == ["2.00", "1,000", "200", "80", "100.0", "50.0", "1.0"]
+    assert rows[3][-8:] == ["2.00", "4", "1,000", "200", "80", "100.0", "50.0", "1.0"]
     text = "\n".join(lines)
     for part in ("A → B      4.00 s", "B → B2     1.00 s", "B2 → C      3.00 s", "3.00 times faster than B", "-16.7%"):
         assert part in text
