@@ -298,9 +298,11 @@ class EngineRunner:
                 )
         except (EngineError, TimeoutError) as error:
             message = error.message if isinstance(error, EngineError) else "no answer in time"
-            if action.tier is not Tier.NONE:  # what is let go is asked for no more, or has been asked for again since
+            if action.tier is Tier.DEVICE:
                 self._report(WarmFailed(action.prefix, self.engine.id, message))
-            return
+            elif action.tier is Tier.HOST:
+                self._report(KvChanged(action.prefix, self.engine.id, Tier.HOST, 0))
+            return  # what is let go is asked for no more, or has been asked for again since
         if action.tier is Tier.DEVICE:
             self._report(Warmed(action.prefix, self.engine.id, tokens))
         elif action.tier is Tier.HOST:

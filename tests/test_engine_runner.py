@@ -180,6 +180,8 @@ def test_prefixes_are_warmed_and_let_go_in_the_order_of_the_wishes() -> None:
             assert not any(isinstance(event, KvChanged | WarmFailed) for event in watched.events)
             watched.runner.keep(Keep("prefix", "fake", Tier.DEVICE, 0, prompt=PROMPT), hold_s=1000)
             assert "gone" in (await watched.next(WarmFailed)).message
+            watched.runner.keep(Keep("prefix", "fake", Tier.HOST, 0, prompt=PROMPT), hold_s=1000)
+            assert await watched.next(KvChanged) == KvChanged("prefix", "fake", Tier.HOST, 0)
 
     play(main())
 

@@ -25,6 +25,7 @@ from parrot_server.core.events import (
     WarmFailed,
 )
 from parrot_server.core.fleet import Engine, PinState
+from parrot_server.core.interception import Interceptions
 from parrot_server.core.keeper import Keeper
 from parrot_server.core.lifecycle import Lifecycle
 from parrot_server.core.model import ENDED, CallState, Failure, StepKey, Tier, Usage
@@ -38,11 +39,14 @@ from parrot_server.errors import Fault
 class Attempts:
     """Handlers of the engines' events. Owns no state of its own."""
 
-    def __init__(self, state: State, lifecycle: Lifecycle, dispatcher: Dispatcher, keeper: Keeper) -> None:
+    def __init__(
+        self, state: State, lifecycle: Lifecycle, dispatcher: Dispatcher, keeper: Keeper, interceptions: Interceptions
+    ) -> None:
         self._state = state
         self._lifecycle = lifecycle
         self._dispatcher = dispatcher
         self._keeper = keeper
+        self._interceptions = interceptions
 
     # ---- one attempt
 
@@ -73,6 +77,7 @@ class Attempts:
         assert step.prompt is not None
         engine.saw(step.prompt.prefixes, [piece.tokens for piece in step.prompt.pieces])
         self._keeper.release(step)
+        self._interceptions.went_on(step.program)
         self._keeper.lead_ended(engine, run)
         self._keeper.keep_for_others(engine, step)
 
@@ -126,7 +131,7 @@ class Attempts:
         step.program.usage = _sum(step.program.usage, event.usage)
         self._note_cached(engine, step, event)
         self._lifecycle.end_step(step, CallState.DONE, event.value)
-        self._keeper.hold_over(engine, step)
+        self._interceptions.begin(engine, step)
         self._check_budget(step.program, 0)
 
     def _problem(self, step: Step, event: Finished) -> Failed | None:
@@ -298,12 +303,16 @@ class Attempts:
             self._keeper.arrived(engine, event.prefix)
 
     def kv_changed(self, event: KvChanged) -> None:
-        """An engine moved or evicted a prefix by itself."""
+        """An engine has moved a prefix out as it was asked to, or evicted one by itself."""
         engine = self._state.engines.get(event.engine)
-        if engine and event.tier is not Tier.DEVICE:
+        if engine and event.tier is Tier.HOST:
+            self._interceptions.moved_out(engine, event.prefix, event.tokens)
+        elif engine and event.tier is Tier.NONE:
             engine.forget(event.prefix)
             if engine.drop_pin(event.prefix):
                 self._keeper.arrived(engine, event.prefix)
+            elif event.prefix in engine.held:
+                engine.let_go(event.prefix)
 
     # ---- shared
 

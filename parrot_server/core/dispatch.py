@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from parrot_server.core.events import Abort, Dispatch, Pause, Resume
 from parrot_server.core.fleet import Engine
+from parrot_server.core.interception import Interceptions
 from parrot_server.core.keeper import Keeper
 from parrot_server.core.model import CallState, Objective, Urgency
 from parrot_server.core.placement import Plan, plan, would_slow_down
@@ -22,9 +23,10 @@ MAX_EVICTIONS = 2  # then a step is left where it is
 class Dispatcher:
     """The hand that reaches into the queue and the engines. Owns no state of its own."""
 
-    def __init__(self, state: State, keeper: Keeper) -> None:
+    def __init__(self, state: State, keeper: Keeper, interceptions: Interceptions) -> None:
         self._state = state
         self._keeper = keeper
+        self._interceptions = interceptions
         self._spoken_for: set[str] = set()  # engines whose room a better step waits for, in this pass
 
     # ---- the queue
@@ -39,7 +41,18 @@ class Dispatcher:
                         steps.remove(step)
 
     def schedule(self) -> None:
-        """Place what can be placed, best first. What room a step waits for, no worse one takes."""
+        """Place what can be placed. Where room is wanted that was not before, what stalls may have to give it up."""
+        self._place_all()
+        freed = False
+        for engine in self._state.engines.values():
+            was_wanted, engine.wanted = engine.wanted, engine.spec.id in self._spoken_for
+            if engine.wanted and not was_wanted:
+                freed |= self._interceptions.reconsider(engine)
+        if freed:
+            self._place_all()
+
+    def _place_all(self) -> None:
+        """Place steps, best first. What room a step waits for, no worse one takes."""
         blocked: set[Lane] = set()
         self._spoken_for.clear()
         while self._could_place() and (best := self._state.queue.best(blocked)) is not None:

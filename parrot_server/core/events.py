@@ -244,7 +244,7 @@ class WarmFailed:
 
 @dataclass(frozen=True, slots=True)
 class KvChanged:
-    """Where the KV of a prefix is now, as the engine says: it may have had to evict."""
+    """Where the KV of a prefix is now, as the engine says: on the host, as a Keep asked (no tokens: it could not), or evicted."""
 
     prefix: str
     engine: str

@@ -13,7 +13,7 @@ from enum import StrEnum
 from parrot_server.core.cost import step_s
 from parrot_server.core.events import Keep
 from parrot_server.core.kv_use import KvUse
-from parrot_server.core.model import CostModel, EngineSpec, Prompt, StepKey, Urgency
+from parrot_server.core.model import CostModel, EngineSpec, Prompt, StepKey, Tier, Urgency
 from parrot_server.core.program import Step
 from parrot_server.core.runs import Run, Totals
 from parrot_server.core.settings import SchedulerSettings
@@ -35,6 +35,18 @@ class Pin:
     state: PinState = PinState.WARMING
 
 
+@dataclass(slots=True)
+class Held:
+    """A beginning that `step` read, kept while its program stalls: pinned on the device, or on the host, where it takes `host_tokens`."""
+
+    step: Step
+    prompt: Prompt
+    since_s: float
+    stall_s: float  # expected
+    tier: Tier = Tier.DEVICE
+    host_tokens: int = 0
+
+
 @dataclass(slots=True, eq=False)
 class Engine:
     """One engine, or one replica."""
@@ -52,6 +64,8 @@ class Engine:
         default_factory=dict
     )  # prefixes on their way, and the steps that wait for them
     unwarmable: set[str] = field(default_factory=set)  # prefixes that it could not keep
+    held: dict[str, Held] = field(default_factory=dict)  # over stalls of their programs, longest held first
+    wanted: bool = False  # somebody waits for its room
     foreign_tokens: int = 0  # KV that others use
     foreign_running: int = 0
     failures: int = 0
@@ -74,7 +88,28 @@ class Engine:
         if pin is not None:
             self.pinned.remove(pin.prompt)
             self.in_use.remove(pin.prompt)
+            if prefix in self.held:
+                self.let_go(prefix)
         return pin is not None
+
+    def hold(self, prefix: str, held: Held) -> None:
+        """Note that a beginning is held over a stall of the program that read it."""
+        assert prefix not in self.held, f"{self.spec.id} holds {prefix} over already"
+        self.held[prefix] = held
+        held.step.program.held[self.spec.id, prefix] = None
+
+    def let_go(self, prefix: str) -> Held:
+        """Note that a beginning is held over no longer."""
+        held = self.held.pop(prefix)
+        del held.step.program.held[self.spec.id, prefix]
+        return held
+
+    @property
+    def host_free_tokens(self) -> int:
+        """Room for what is moved out."""
+        if not self.spec.can_offload:
+            return 0
+        return self.spec.host_tokens - sum(held.host_tokens for held in self.held.values())
 
     def can_keep(self, prompt: Prompt, settings: SchedulerSettings) -> bool:
         """Whether it could pin this beginning of a prompt: it knows how, and pins would not take too much."""
@@ -121,11 +156,6 @@ class Engine:
     def is_full(self) -> bool:
         """Whether no slot is free; one that runs nothing of ours takes a call whatever others do."""
         return self.totals.slots > 0 and self.slots_used >= self.spec.max_running
-
-    @property
-    def pressure(self) -> float:
-        """How much its room is wanted: the share of it that is spoken for."""
-        return min(1.0, self.reserved_tokens / self.spec.kv_tokens)
 
     @property
     def reserved_tokens(self) -> int:
@@ -214,6 +244,9 @@ class Engine:
         self.cached_tokens = 0
         self.pins.clear()
         self.pinned, self.in_use = KvUse(), KvUse()
+        for prefix in list(self.held):
+            self.let_go(prefix)
+        self.wanted = False
         self.coming.clear()
         self.unwarmable.clear()
         self.probing = False
@@ -248,6 +281,14 @@ class Engine:
             assert run.aborting or current, f"{key}: a run that nobody knows of"
         own_slots = self.slots_used - self.foreign_running
         assert own_slots <= self.spec.max_running, f"{self.spec.id}: {own_slots} running"
+        assert self.host_free_tokens >= 0, f"{self.spec.id}: too much on the host"
+        for prefix, held in self.held.items():
+            assert (held.tier is Tier.DEVICE) == (prefix in self.pins), f"{prefix} is held on {held.tier}"
+            assert held.tier is Tier.HOST or not held.host_tokens, f"{prefix} is on the device and counted on the host"
+            assert (self.spec.id, prefix) in held.step.program.held, (
+                f"{prefix}: its program does not know that it is held"
+            )
+            assert not held.step.program.ended, f"{prefix} is held for a program that has ended"
         for prefix in self.coming:
             leads = any(run.leads == prefix for run in self.runs.values())
             warms = prefix in self.pins and self.pins[prefix].state is PinState.WARMING

@@ -1,7 +1,6 @@
 """Which prefixes engines are asked to keep, and until when: warm before they are needed, hold while someone will use them, let go.
 
-Source: prefixes known by structure and pinned while they have users, Parrot (OSDI'24, section 5.3); what a stall is worth, InferCept
-(arXiv:2402.01869).
+Source: prefixes known by structure and pinned while they have users, Parrot (OSDI'24, section 5.3).
 """
 
 from __future__ import annotations
@@ -12,12 +11,9 @@ from parrot_server.core.events import Keep
 from parrot_server.core.fleet import Engine, Pin, PinState
 from parrot_server.core.model import CallState, PieceKind, Prompt, Tier
 from parrot_server.core.prefix import build_prompt
-from parrot_server.core.program import Program, Step
-from parrot_server.core.retention import Fate, Stall, cheapest
+from parrot_server.core.program import Step
 from parrot_server.core.runs import Run
 from parrot_server.core.state import State, Timer
-
-HOLD_FACTOR = 3.0  # what is held over a stall is let go after so many times the expected length
 
 
 class Keeper:
@@ -41,7 +37,7 @@ class Keeper:
             return
         prompt = build_prompt(step, head_only=True)
         state.prefixes.pin(step, prompt)
-        head = _constant_head(prompt, state.settings.warm_tokens)
+        head = known_head(prompt, state.settings.warm_tokens)
         if head is None or state.prefixes.ready(head):
             return
         if any(engine.holds(head) or head in engine.coming for engine in engines):
@@ -63,49 +59,30 @@ class Keeper:
         if engine.can_keep(step.prompt.head(prefix), state.settings):
             self.keep(engine, step.prompt.head(prefix), step)
 
-    def hold_over(self, engine: Engine, step: Step) -> None:
-        """A step has ended, and its program may go on with what it read: keep that for a while if it is worth its room."""
-        state, prompt = self._state, step.prompt
-        if prompt is None or not state.policy.deduces or step.program.closed or step.program.ended:
-            return
-        head = _constant_head(prompt, state.settings.warm_tokens)
-        if head is None or head in engine.pins or head in engine.coming or state.prefixes.pins(head):
-            return
-        kept = prompt.head(head)
-        stall_s = state.predictor.stall_s(step)
-        batch_tokens = engine.totals.resident_tokens
-        stall = Stall(sum(piece.tokens for piece in kept.pieces), stall_s, engine.pressure, batch_tokens)
-        if engine.can_keep(kept, state.settings) and cheapest(stall, engine.cost) is Fate.KEEP:
-            self.keep(engine, kept, step)
-            step.program.held[head] = engine.spec.id
-            state.set_timer(state.now_s + HOLD_FACTOR * stall_s, Timer.PIN, engine.spec.id, head)
-
-    def let_go(self, program: Program) -> None:
-        """A program will not go on: nothing is held over for it."""
-        for prefix, engine_id in program.held.items():
-            engine = self._state.engines[engine_id]
-            if prefix in engine.pins and not self._state.prefixes.pins(prefix):
-                self.unpin(engine, prefix)
-        program.held.clear()
-
     # ---- asking and letting go
 
     def keep(self, engine: Engine, prompt: Prompt, step: Step) -> None:
         """Ask an engine to compute and hold a beginning of a step's prompt."""
         state, prefix = self._state, prompt.prefixes[-1]
-        until_s = state.now_s + state.settings.pin_s
-        model = step.call.model or engine.spec.models[0]
-        keep = Keep(prefix, engine.spec.id, Tier.DEVICE, until_s, step.program.tenant, model, prompt)
         assert prefix not in engine.coming, f"{prefix} is on its way to {engine.spec.id} already"
-        engine.pin(prefix, Pin(keep, prompt))
+        if prefix in engine.held:  # it comes back from the host, and is held for those that will use it
+            engine.let_go(prefix)
+        engine.pin(prefix, Pin(self.ask(engine, prompt, step, Tier.DEVICE), prompt))
         engine.coming[prefix] = []
-        state.actions.append(keep)
         state.set_timer(state.now_s + state.settings.pin_s / 2, Timer.PIN, engine.spec.id, prefix)
+
+    def ask(self, engine: Engine, prompt: Prompt, step: Step, tier: Tier) -> Keep:
+        """Ask an engine to bring a beginning of a step's prompt to a tier."""
+        until_s = self._state.now_s + self._state.settings.pin_s
+        model = step.call.model or engine.spec.models[0]
+        keep = Keep(prompt.prefixes[-1], engine.spec.id, tier, until_s, step.program.tenant, model, prompt)
+        self._state.actions.append(keep)
+        return keep
 
     def refresh(self, engine: Engine, prefix: str) -> None:
         """Ask an engine to keep a prefix for longer, if it is still wanted."""
         pin = engine.pins.get(prefix)
-        if pin is not None and not self._state.prefixes.pins(prefix):
+        if pin is not None and prefix not in engine.held and not self._state.prefixes.pins(prefix):
             self.unpin(engine, prefix)
             return
         if pin is not None and pin.state is PinState.HELD:
@@ -118,13 +95,17 @@ class Keeper:
         """A step will use its prefixes no more; engines may let go of those that nobody else will use."""
         for prefix in self._state.prefixes.unpin(step):
             for engine in self._state.engines.values():
-                if prefix in engine.pins:
+                if prefix in engine.pins and prefix not in engine.held:
                     self.unpin(engine, prefix)
 
     def unpin(self, engine: Engine, prefix: str) -> None:
         """Have an engine let go of a prefix."""
-        engine.drop_pin(prefix)
         self._state.actions.append(Keep(prefix, engine.spec.id, Tier.NONE, self._state.now_s))
+        self.forget_pin(engine, prefix)
+
+    def forget_pin(self, engine: Engine, prefix: str) -> None:
+        """A prefix is pinned no more; those that wait for it go on, unless a step brings it."""
+        engine.drop_pin(prefix)
         if not any(run.leads == prefix for run in engine.runs.values()):
             self.arrived(engine, prefix)
 
@@ -134,7 +115,8 @@ class Keeper:
         users = prefixes.pins(prefix)
         for shorter in engine.pins[prefix].prompt.prefixes[:-1]:
             other = engine.pins.get(shorter)
-            if other and other.state is PinState.HELD and prefixes.pins(shorter) == users:
+            superfluous = other and other.state is PinState.HELD and prefixes.pins(shorter) == users
+            if superfluous and shorter not in engine.held:
                 self.unpin(engine, shorter)
         self.arrived(engine, prefix)
 
@@ -157,7 +139,7 @@ class Keeper:
         engine.clear()
 
 
-def _constant_head(prompt: Prompt, least_tokens: int) -> str | None:
+def known_head(prompt: Prompt, least_tokens: int) -> str | None:
     """The known beginning of a prompt up to its last piece of text, if it is worth a warm call."""
     tokens, best = 0, None
     for prefix, piece in zip(prompt.prefixes, prompt.pieces, strict=True):

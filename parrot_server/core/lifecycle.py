@@ -13,6 +13,7 @@ from parrot_server.core.cost import estimate_bytes, estimate_tokens
 from parrot_server.core.dispatch import Dispatcher
 from parrot_server.core.events import CallsAdded, CriteriaSet, Forget, ProgramEnded, Resolve, Submitted
 from parrot_server.core.fairness import finish_path, inherit
+from parrot_server.core.interception import Interceptions
 from parrot_server.core.keeper import Keeper
 from parrot_server.core.model import ENDED, IN_ENGINE, CallState, Failure, Objective, Op, PieceKind, StepKey, Value
 from parrot_server.core.prefix import build_prompt
@@ -28,10 +29,11 @@ LAXITY_FACTOR = 2.0  # a deadline call is expedited when no more than this times
 class Lifecycle:
     """The life of programs. Owns no state of its own but the worklist."""
 
-    def __init__(self, state: State, dispatcher: Dispatcher, keeper: Keeper) -> None:
+    def __init__(self, state: State, dispatcher: Dispatcher, keeper: Keeper, interceptions: Interceptions) -> None:
         self._state = state
         self._dispatcher = dispatcher
         self._keeper = keeper
+        self._interceptions = interceptions
         self._outcomes: deque[tuple[Program, Variable, Value | Failure]] = deque()
         self._touched: dict[str, Program] = {}
 
@@ -63,7 +65,10 @@ class Lifecycle:
         """Add calls to a live program."""
         program = self._state.programs[event.program]
         program.closed = program.closed or event.close
+        if draft.calls:
+            self._learn_stall(program)
         self._grow(program, draft)
+        self._interceptions.went_on(program)
 
     def _grow(self, program: Program, draft: Draft) -> None:
         program.functions.update({function.spec.id: function for function in draft.functions})
@@ -146,15 +151,14 @@ class Lifecycle:
                 self.end_step(step, CallState.FAILED, Failure("empty_prompt", message, step.call.id))
                 return
             inherit(step)
-            self._learn_stall(step)
             state.prefixes.pin(step, step.prompt)
             state.move(step, CallState.READY)
             self._state.enqueue(step)
 
-    def _learn_stall(self, step: Step) -> None:
-        """How long it took from the last of its parents: a tool, a person, or a client may have stood between."""
-        last = max(step.program.parents(step), key=lambda parent: parent.ended_s or 0.0, default=None)
-        if last is not None and last.ended_s is not None:
+    def _learn_stall(self, program: Program) -> None:
+        """A program goes on: how long it took since all its calls had ended. A tool, a person, or its client stood between."""
+        last = program.last_ended
+        if not program.open_steps and last is not None and last.ended_s is not None:
             self._state.predictor.saw_stall(last, self._state.now_s - last.ended_s)
 
     def _transform(self, step: Step) -> None:
@@ -200,6 +204,7 @@ class Lifecycle:
         self._dispatcher.withdraw(step)
         state.move(step, ended)
         step.ended_s = state.now_s
+        program.last_ended = step
         step.failure = outcome if isinstance(outcome, Failure) else None
         program.open_steps -= 1
         finish_path(step)
@@ -285,7 +290,7 @@ class Lifecycle:
                 variable.outcome = CANCELLED if program.cancelled else Failure("never_set", message)
                 state.actions.append(Resolve(program.id, variable.name, variable.outcome))
         program.ended_s = state.now_s
-        self._keeper.let_go(program)
+        self._interceptions.end(program)
         state.accounts.ended(program)
         state.actions.append(ProgramEnded(program.id, program.state))
         state.ended[program.id] = program.size_bytes

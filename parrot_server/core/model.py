@@ -173,7 +173,7 @@ class CallSpec:
     attempts: int | None = None
     fallback: tuple[tuple[str, Value], ...] = ()
     timeout_s: float | None = None
-    expect_return_s: float | None = None
+    expect_return_s: float | None = None  # until its program goes on, when nothing else of it is open
 
 
 class Criterion(NamedTuple):
@@ -238,6 +238,11 @@ class Prompt:
     prefixes: tuple[str, ...]
     chat: bool
 
+    @property
+    def tokens(self) -> int:
+        """How long it is, as estimated."""
+        return sum(piece.tokens for piece in self.pieces)
+
     def head(self, prefix: str) -> Prompt:
         """The beginning that `prefix` identifies. Raises ValueError when it is not one of this prompt's."""
         end = self.prefixes.index(prefix) + 1
@@ -282,11 +287,12 @@ class EngineSpec:
     max_running: int
     can_pause: bool = False  # Pause and Resume keep the KV of a running call
     can_pin: bool = False  # Keep warms a prefix and holds it
-    can_offload: bool = False
+    can_offload: bool = False  # Keep moves a prefix to the host, where it has `host_tokens`, and calls bring it back
     shares_prefixes: bool = True  # reuses a prompt's beginning that it has seen
     continues: bool = True  # can go on with an assistant's turn that has text in it
     chat: bool = True  # has a chat template
     schemas: bool = False  # enforces a JSON Schema or choices
+    host_tokens: int = 0
     cost: CostModel = field(default_factory=CostModel)
 
 

@@ -14,6 +14,7 @@ from parrot_server.core.program import Step
 
 MEMORY = 32  # about so many of the latest calls count
 FIRST_STALL_S = 1.0  # expected where nothing was seen yet
+STALLS_ELSEWHERE = 2  # of a program's own stalls count as much as all that was seen of the function
 
 
 @dataclass(slots=True)
@@ -52,13 +53,18 @@ class Predictor:
         mean.add(usage.output_tokens)
 
     def saw_stall(self, step: Step, stall_s: float) -> None:
-        """Learn how long it took until a call could follow on a step."""
+        """Learn how long it took until a call followed on the last step of a program."""
+        step.program.stalls += 1
+        step.program.stalled_s += stall_s
         self._stalls.setdefault(step.call.function, _Mean(FIRST_STALL_S, 1)).add(stall_s)
 
     def stall_s(self, step: Step) -> float:
-        """How long it will take until a call can follow on a step."""
+        """How long it will take until a call follows on a step: as its client said, else as before in its program and elsewhere."""
+        if step.call.expect_return_s is not None:
+            return step.call.expect_return_s
         mean = self._stalls.get(step.call.function)
-        return mean.value if mean else FIRST_STALL_S
+        elsewhere_s = mean.value if mean else FIRST_STALL_S
+        return (STALLS_ELSEWHERE * elsewhere_s + step.program.stalled_s) / (STALLS_ELSEWHERE + step.program.stalls)
 
     def output_tokens(self, step: Step) -> float:
         """How many tokens a step's output will have."""

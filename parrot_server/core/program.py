@@ -162,7 +162,12 @@ class Program:
     variables: dict[str, Variable] = field(default_factory=dict)
     steps: dict[tuple[str, int], Step] = field(default_factory=dict)
     calls: dict[str, list[Step]] = field(default_factory=dict)
-    held: dict[str, str] = field(default_factory=dict)  # prefixes held over a stall, and where
+    held: dict[tuple[str, str], None] = field(
+        default_factory=dict
+    )  # engines and prefixes that they hold over a stall of it
+    last_ended: Step | None = None
+    stalls: int = 0  # how often a call followed when all had ended,
+    stalled_s: float = 0.0  # and after how long, in all
     groups: dict[str, Group] = field(default_factory=dict)
     graph: Graph = field(default_factory=nx.DiGraph)
     open_steps: int = 0
@@ -219,6 +224,7 @@ class Program:
         for variable in self.variables.values():
             variable.producers.clear()
             variable.waiters.clear()
+        self.last_ended = None
         for parts in (self.steps, self.calls, self.variables, self.functions, self.groups, self.graph):
             parts.clear()
 

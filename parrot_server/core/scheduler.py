@@ -5,7 +5,7 @@
     validate()              states every invariant; tests call it after every event
 
 The parts, each in a file of its own: `lifecycle` (programs, variables, steps), `attempts` (what engines say), `dispatch` (who runs
-where), `keeper` (what engines' caches hold), with `state` between them.
+where), `keeper` (what engines' caches hold), `interception` (what of it while a program stalls), with `state` between them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from parrot_server.core import events as ev
 from parrot_server.core.attempts import Attempts
 from parrot_server.core.dispatch import Dispatcher
 from parrot_server.core.events import Action, Event
+from parrot_server.core.interception import Interceptions
 from parrot_server.core.keeper import Keeper
 from parrot_server.core.lifecycle import Lifecycle, key_of
 from parrot_server.core.model import ENDED, CallState, Failure, FunctionSpec, Value
@@ -42,9 +43,10 @@ class Scheduler:
         self.settings = settings or SchedulerSettings()
         self._state = State(self.settings, work or {})
         self._keeper = Keeper(self._state)
-        self._dispatcher = Dispatcher(self._state, self._keeper)
-        self._lifecycle = Lifecycle(self._state, self._dispatcher, self._keeper)
-        self._attempts = Attempts(self._state, self._lifecycle, self._dispatcher, self._keeper)
+        self._interceptions = Interceptions(self._state, self._keeper)
+        self._dispatcher = Dispatcher(self._state, self._keeper, self._interceptions)
+        self._lifecycle = Lifecycle(self._state, self._dispatcher, self._keeper, self._interceptions)
+        self._attempts = Attempts(self._state, self._lifecycle, self._dispatcher, self._keeper, self._interceptions)
         self._draft: tuple[Event, Draft] | None = None
         self._wake_s: float | None = None
         self._handlers: Mapping[type, Callable[..., None]] = {
@@ -82,6 +84,7 @@ class Scheduler:
             Timer.LIFETIME: self._lifetime_spent,
             Timer.FORGET: self._lifecycle.forget,
             Timer.PIN: self._refresh_pin,
+            Timer.STALL: self._stall_overdue,
         }
 
     # ---- the face
@@ -329,6 +332,11 @@ class Scheduler:
         engine = self._state.engines.get(engine_id)
         if engine:
             self._keeper.refresh(engine, prefix)
+
+    def _stall_overdue(self, engine_id: str, prefix: str) -> None:
+        engine = self._state.engines.get(engine_id)
+        if engine:
+            self._interceptions.overdue(engine, prefix)
 
 
 def _check_weight(weight: float, what: str, at: str) -> None:

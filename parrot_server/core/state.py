@@ -31,9 +31,10 @@ class Timer(StrEnum):
     FORGET = "forget"
     BREAKER = "breaker"  # an engine may be probed
     PIN = "pin"  # an engine must be asked to keep a prefix on
+    STALL = "stall"  # what is held over a stall is held no longer
 
 
-ENGINE_TIMERS = frozenset({Timer.BREAKER, Timer.PIN})  # of engines, the others are of programs
+ENGINE_TIMERS = frozenset({Timer.BREAKER, Timer.PIN, Timer.STALL})  # of engines, the others are of programs
 Due = tuple[float, int, Timer, tuple[str | int, ...]]
 
 

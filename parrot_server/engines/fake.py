@@ -33,6 +33,7 @@ class Abilities(TypedDict, total=False):
     can_pause: bool
     can_pin: bool
     can_offload: bool
+    host_tokens: int
     shares_prefixes: bool
     continues: bool
     chat: bool
@@ -50,6 +51,7 @@ FULL = EngineSpec(
     can_pause=True,
     can_pin=True,
     can_offload=True,
+    host_tokens=262_144,
     schemas=True,
 )
 

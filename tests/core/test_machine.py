@@ -4,6 +4,8 @@ end, when engines answer again, every variable of every program has its value or
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,7 +38,7 @@ from .programs import FUNCTIONS, JOIN, MAP, PAIR
 BUDGETS = st.sampled_from(
     [Budget(), Budget(), Budget(), Budget(total_tokens=60), Budget(calls=8), Budget(wall_s=4.0), Budget(wall_s=0.1)]
 )
-POLICIES = ["parrot", "fcfs", "program-fair", "feedback", "request-fair"]
+POLICIES = ["parrot", "parrot", "parrot", "fcfs", "program-fair", "feedback", "request-fair"]
 
 
 class Machine(RuleBasedStateMachine):
@@ -46,12 +48,13 @@ class Machine(RuleBasedStateMachine):
         policy=st.sampled_from(POLICIES),
         grant=st.sampled_from([None, 2]),
         pausing=st.booleans(),
-        pinning=st.booleans(),
+        pinning=st.sampled_from([True, True, False]),
         kv=st.sampled_from([200, 8192]),
         together=st.sampled_from([None, 1]),
+        host=st.sampled_from([0, 40, 8192]),
     )
     def begin(
-        self, policy: str, grant: int | None, pausing: bool, pinning: bool, kv: int, together: int | None
+        self, policy: str, grant: int | None, pausing: bool, pinning: bool, kv: int, together: int | None, host: int
     ) -> None:
         self.scheduler = Scheduler(
             SchedulerSettings(
@@ -69,7 +72,14 @@ class Machine(RuleBasedStateMachine):
         self.ending: tuple[StepKey, int] | None = None  # what an engine just says the end of
         self.asked: list[ev.Pause | ev.Abort] = []
         self.warming: list[ev.Keep] = []
+        self.moving: list[ev.Keep] = []
+        self.talks: list[str] = []
         self.pins: dict[str, set[str]] = {}
+        self.last_order: dict[tuple[str, str], ev.Keep] = {}
+        self.hosted: dict[str, set[str]] = {
+            "e0": set(),
+            "e1": set(),
+        }  # what was asked to be there, and not let go since
         self.values: dict[tuple[str, str], object] = {}
         self.finished_attempts: set[tuple[StepKey, int]] = set()
         self.ended: set[str] = set()
@@ -81,6 +91,7 @@ class Machine(RuleBasedStateMachine):
         for name, models in (("e0", ("model", "other")), ("e1", ("model",))):
             pins, continues = pinning and name == "e0", name == "e0"
             spec = EngineSpec(name, "fake", models, 8192, kv, 3, can_pause=pausing, can_pin=pins, continues=continues)
+            spec = replace(spec, can_offload=pins and host > 0, host_tokens=host)
             self.engines[name] = spec
             self.post(ev.EngineUp(spec))
             self.up.add(name)
@@ -114,9 +125,22 @@ class Machine(RuleBasedStateMachine):
                 self.paused.remove((key, attempt))
             case ev.Keep(prefix, engine, Tier.DEVICE):
                 self.pins.setdefault(engine, set()).add(prefix)
+                self.last_order[engine, prefix] = action
+                self.hosted[engine].discard(prefix)
                 self.warming.append(action)
+            case ev.Keep(prefix, engine, Tier.HOST):
+                assert self.engines[engine].can_offload, "asked to move out, and cannot"
+                self.pins.setdefault(engine, set()).discard(prefix)
+                self.warming = [keep for keep in self.warming if (keep.prefix, keep.engine) != (prefix, engine)]
+                self.last_order[engine, prefix] = action
+                self.hosted[engine].add(prefix)
+                self.moving.append(action)
             case ev.Keep(prefix, engine, Tier.NONE):
-                self.pins[engine].remove(prefix)
+                if (engine, prefix) in self.last_order and prefix not in self.hosted[engine]:
+                    assert prefix in self.pins[engine], "let go of what is not there"
+                self.last_order[engine, prefix] = action
+                self.pins[engine].discard(prefix)
+                self.hosted[engine].discard(prefix)
                 self.warming = [keep for keep in self.warming if (keep.prefix, keep.engine) != (prefix, engine)]
             case ev.Resolve(program, name, outcome):
                 assert (program, name) not in self.values, "two values"
@@ -206,6 +230,22 @@ class Machine(RuleBasedStateMachine):
             self.watching.append(variable)
             self.post(ev.Watched(*variable))
 
+    @rule(data=st.data(), tokens=st.sampled_from([5, 60]), stall_s=st.sampled_from([None, 0.0, 0.2, 20.0]))
+    def talk(self, data: st.DataObject, tokens: int, stall_s: float | None) -> None:
+        """A client that goes on one call at a time: with a new program, or with one whose calls have all ended."""
+        known_ones = set(self.scheduler.programs())
+        idle = [p for p in self.talks if p in known_ones and self.scheduler.program(p).ended_s is None]
+        idle = [p for p in idle if all(state in ENDED for state, _ in self.scheduler.program(p).calls)]
+        program = data.draw(st.sampled_from(["", *idle]))
+        known = list(self.scheduler.program(program).variables) if program else []
+        said = Ref(known[-1]) if known else Value(f"say {self.new_id('t')}", tokens)
+        turn = self.call(self.new_id("c"), MAP, "x", said, [f"v{self.count}"], expect_return_s=stall_s)
+        if program:
+            self.post(ev.CallsAdded(program, calls=(turn,)))
+        elif self.count < 200:
+            self.talks.append(self.new_id("p"))
+            self.post(ev.Submitted(self.talks[-1], functions=FUNCTIONS, calls=(turn,), closed=False))
+
     @rule(data=st.data(), size=st.integers(1, 3), close=st.booleans())
     def add(self, data: st.DataObject, size: int, close: bool) -> None:
         open_ones = [p for p in self.scheduler.programs() if not self.scheduler.program(p).closed]
@@ -251,7 +291,8 @@ class Machine(RuleBasedStateMachine):
                     made = [self.call(name, MAP, "x", source, outputs, after=after)]
                 case _:
                     timeout_s = data.draw(st.sampled_from([None, None, 2.0]))
-                    fields = {"fallback": fallback, "timeout_s": timeout_s, "model": model}
+                    stall_s = data.draw(st.sampled_from([None, 0.0, 0.2, 20.0]))
+                    fields = {"fallback": fallback, "timeout_s": timeout_s, "model": model, "expect_return_s": stall_s}
                     made = [self.call(name, MAP, "x", source, outputs, **fields)]
             calls += made
             names += outputs
@@ -293,6 +334,14 @@ class Machine(RuleBasedStateMachine):
     def finish(self, data: st.DataObject, text: str) -> None:
         if (pair := self.pick(data)) and pair not in self.paused:
             self.end(pair, ev.Finished(*pair, Value(text, 5), Usage(12, 3, 5)))
+
+    @rule(least=st.integers(0, 2))
+    def finish_all(self, least: int) -> None:
+        """All that runs ends well, but for so many."""
+        running = sorted(pair for pair in self.sent if pair not in self.paused)
+        for pair in running[least:]:
+            if pair in self.sent and pair not in self.paused:
+                self.end(pair, ev.Finished(*pair, Value("done", 5), Usage(12, 3, 5)))
 
     @rule(data=st.data(), fault=st.sampled_from(Fault))
     def fail(self, data: st.DataObject, fault: Fault) -> None:
@@ -337,6 +386,17 @@ class Machine(RuleBasedStateMachine):
             self.pins[keep.engine].discard(keep.prefix)
             self.post(ev.WarmFailed(keep.prefix, keep.engine))
 
+    @rule(data=st.data(), tokens=st.sampled_from([0, 8, 30]))
+    def move(self, data: st.DataObject, tokens: int) -> None:
+        if self.moving:
+            self.moved(self.moving.pop(data.draw(st.integers(0, len(self.moving) - 1))), tokens)
+
+    def moved(self, keep: ev.Keep, tokens: int) -> None:
+        """An engine has moved a prefix to the host, or has not."""
+        if not tokens and self.last_order[keep.engine, keep.prefix] is keep:
+            self.hosted[keep.engine].discard(keep.prefix)
+        self.post(ev.KvChanged(keep.prefix, keep.engine, Tier.HOST, tokens))
+
     @rule(engine=st.sampled_from(["e0", "e1"]))
     def die(self, engine: str) -> None:
         if engine not in self.up:
@@ -351,7 +411,8 @@ class Machine(RuleBasedStateMachine):
         for pair in [pair for pair, sent in self.sent.items() if sent.engine == engine]:
             self.gone(pair)
         self.warming = [keep for keep in self.warming if keep.engine != engine]
-        self.pins[engine] = set()
+        self.moving = [keep for keep in self.moving if keep.engine != engine]
+        self.pins[engine], self.hosted[engine] = set(), set()
 
     @rule(engine=st.sampled_from(["e0", "e1"]))
     def come_up(self, engine: str) -> None:
@@ -391,10 +452,14 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def evict_pin(self, data: st.DataObject) -> None:
-        pinned = sorted((engine, prefix) for engine, prefixes in self.pins.items() for prefix in prefixes)
+        self.post(ev.Tick())  # what is due by now has happened before
+        there = [*self.pins.items(), *self.hosted.items()]
+        pinned = sorted((engine, prefix) for engine, prefixes in there for prefix in prefixes)
         if pinned:
             engine, prefix = data.draw(st.sampled_from(pinned))
             self.pins[engine].discard(prefix)
+            self.hosted[engine].discard(prefix)
+            self.moving = [keep for keep in self.moving if (keep.prefix, keep.engine) != (prefix, engine)]
             self.warming = [keep for keep in self.warming if (keep.prefix, keep.engine) != (prefix, engine)]
             self.post(ev.KvChanged(prefix, engine, Tier.NONE, 0))
 
@@ -441,6 +506,7 @@ class Machine(RuleBasedStateMachine):
                 assert self.scheduler.variable(program, name).outcome is not None
             assert all(state in ENDED for state, _ in view.calls)
         assert not any(self.pins.values()), "a pin is left behind"
+        assert not any(self.hosted.values()), "something is left on the host"
         assert not self.sent, "something is left in an engine"
 
     def step_towards_the_end(self) -> bool:
@@ -453,6 +519,9 @@ class Machine(RuleBasedStateMachine):
             elif pair not in self.paused:
                 self.paused.add(pair)
                 self.post(ev.Paused(*pair, 3))
+            return True
+        if self.moving:
+            self.moved(self.moving.pop(), 8)
             return True
         if self.warming:
             keep = self.warming.pop()
@@ -469,9 +538,33 @@ class Machine(RuleBasedStateMachine):
         return True
 
 
-def machine_with(examples: int, steps: int) -> type:
+class Talks(Machine):
+    """Clients that think between their calls, on an engine that is nearly full and can keep and move out what they have read."""
+
+    @initialize(host=st.sampled_from([0, 70, 8192]), step_s=st.sampled_from([1e-3, 1.0]), answered=st.booleans())
+    def begin(self, host: int, step_s: float, answered: bool) -> None:
+        super().begin("parrot", None, True, True, 200, None, host)
+        cost = CostModel(prefill_token_s=0.01, step_s=step_s, offload_token_s=0.001)
+        self.post(ev.EngineLoad("e0", cost=cost))
+        for _ in range(3):
+            self.chat(60, 20.0)
+            if answered:
+                self.finish_all(0)
+
+    @rule(tokens=st.sampled_from([20, 60, 100]), stall_s=st.sampled_from([None, 0.2, 2.0, 20.0]))
+    def chat(self, tokens: int, stall_s: float | None) -> None:
+        """Somebody comes with a text of his own."""
+        if self.count < 200:
+            said = Value(f"say {self.new_id('t')}", tokens)
+            turn = self.call(self.new_id("c"), MAP, "x", said, [f"v{self.count}"], expect_return_s=stall_s)
+            self.talks.append(self.new_id("p"))
+            turn = replace(turn, model="other")  # e0's alone
+            self.post(ev.Submitted(self.talks[-1], functions=FUNCTIONS, calls=(turn,), closed=False))
+
+
+def machine_with(examples: int, steps: int, machine: type[Machine] = Machine) -> type:
     """A test case that plays so many games of so many moves."""
-    case = type("Game", (Machine,), {}).TestCase
+    case = type("Game", (machine,), {}).TestCase
     case.settings = settings(
         max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
     )
@@ -479,4 +572,5 @@ def machine_with(examples: int, steps: int) -> type:
 
 
 TestMachine = machine_with(examples=80, steps=60)
+TestTalks = machine_with(examples=60, steps=40, machine=Talks)
 TestMachineForLong = pytest.mark.soak(machine_with(examples=4000, steps=80))

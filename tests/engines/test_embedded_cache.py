@@ -278,6 +278,7 @@ def test_the_host_keeps_to_its_budget() -> None:
     bench.warm((3, 200))
     bench.run()
     assert [bench.offload((1, 96)), bench.offload((2, 96)), bench.offload((3, 200))] == [96, 96, 0]
+    assert bench.cache.drain_lost() == (str(((1, 96),)),)
     bench.call((9, 1200), tokens=20)
     bench.run()
     rids = [bench.call((1, 96), (5, 10)), bench.call((2, 96), (5, 10))]

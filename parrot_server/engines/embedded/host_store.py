@@ -42,17 +42,22 @@ class HostStore:
         """What is saved of a prefix."""
         return self._saved.get(key)
 
-    def put(self, key: PrefixKey, saved: Saved) -> bool:
-        """Save a prefix; False when it is larger than the whole store."""
-        self.remove(key)
-        blocks = blocks_for(len(saved.ids))
+    def make_room(self, key: PrefixKey, tokens: int) -> list[PrefixKey] | None:
+        """Forget what gives way to a prefix, and say what that was; None, and nothing lost, when it is larger than the whole store."""
+        blocks = blocks_for(tokens)
         if blocks > self.size:
-            return False
+            return None
+        self.remove(key)
+        gone: list[PrefixKey] = []
         while self.used + blocks > self.size:
-            self.remove(next(iter(self._saved)))
+            gone.append(next(iter(self._saved)))
+            self.remove(gone[-1])
+        return gone
+
+    def put(self, key: PrefixKey, saved: Saved) -> None:
+        """Save a prefix for which room was made."""
         self._saved[key] = saved
-        self.used += blocks
-        return True
+        self.used += blocks_for(len(saved.ids))
 
     def remove(self, key: PrefixKey) -> None:
         """Forget a prefix, if it is there."""

@@ -165,7 +165,7 @@ class KvCache:
         return 0
 
     def drain_lost(self) -> tuple[str, ...]:
-        """The pinned prefixes that had to go since this was last asked."""
+        """What was pinned, or moved out, and had to go since this was last asked."""
         lost, self._lost = tuple(self._lost), []
         return lost
 
@@ -187,11 +187,13 @@ class KvCache:
         """Move what is there of a prefix out to the host; returns how many tokens are there then."""
         path = self._tree.match(key[0], ids)
         tokens = sum(node.tokens for node in path)
-        if tokens and self._host.put(key, Saved(ids[:tokens].copy(), self._model.read_blocks(_blocks_of(path)))):
-            self._tree.demote(path)
-        else:
-            tokens = 0
+        gone = self._host.make_room(key, tokens) if tokens else None
         self.unpin(key)
+        if gone is None:
+            return 0
+        self._host.put(key, Saved(ids[:tokens].copy(), self._model.read_blocks(_blocks_of(path))))
+        self._lost += (prefix for _, prefix in gone)
+        self._tree.demote(path)
         return tokens
 
     def _restore(self, sequence: Sequence) -> None:

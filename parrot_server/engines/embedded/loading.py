@@ -55,6 +55,7 @@ def load_engine(settings: Settings, engine: str, folder: Path) -> Loaded:
         can_pause=True,
         can_pin=settings.reuse,
         can_offload=settings.reuse and host_tokens >= BLOCK_TOKENS,
+        host_tokens=host_tokens // BLOCK_TOKENS * BLOCK_TOKENS,
         shares_prefixes=settings.reuse,
         continues=True,
         chat=tokenizer.chat is not None,
