@@ -1,16 +1,21 @@
-"""HTTP to an engine: one client, every wait bounded, streams always closed, foreign errors mapped once."""
+"""HTTP to an engine: one client, every wait bounded, streams always closed, foreign errors mapped once.
+
+By aiohttp: a stream of nine events takes 1.4 ms of a processor's time with it, 3.4 ms with httpx, and these streams are this server's
+daily work.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from parrot_server.engines.connections import Answer, Connections, Dropped, Unreachable
+import aiohttp
+
 from parrot_server.engines.event_lines import EventLines
 from parrot_server.engines.http_errors import broken, failure
 from parrot_server.errors import EngineError, Fault, SetupError
@@ -20,6 +25,8 @@ DONE = "[DONE]"
 ERROR_BYTES = 65_536
 DRAIN_S = 0.2
 STALE_S = 1.0
+IDLE_CONNECTION_S = 2.0  # servers drop idle ones after 5 s; one must not be taken up just then
+LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,7 @@ class EngineHTTP:
         if not sound:
             raise SetupError(f"engine {id}: {url!r} is no http:// or https:// URL")
         self._headers = AS_CLIENT | ({"authorization": f"Bearer {api_key}"} if api_key else {})
-        self._connections = Connections(self.url, patience.connect_s)
+        self._session: aiohttp.ClientSession | None = None
 
     async def get(self, path: str) -> Any:
         """The JSON that a path answers. Raises EngineError."""
@@ -107,32 +114,34 @@ class EngineHTTP:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + self._patience.first_token_s
         lines = EventLines()
-        async with self._opened(path, body, until_s) as answer, aclosing(answer.pieces()) as pieces:
+        async with self._opened(path, body, until_s) as answer:
             while True:
                 try:
                     async with asyncio.timeout_at(until_s):
-                        piece = await anext(pieces)
-                except StopAsyncIteration:
-                    return
+                        piece = await answer.content.readany()
                 except TimeoutError:
                     raise self._silent("no more of its answer") from None
+                if not piece:
+                    return
                 ended = False
                 for data in lines.feed(piece):
                     yield data
                     ended = ended or data == DONE
                 if ended:  # read on to the end of the body, so that the connection can be used again
-                    with suppress(TimeoutError, StopAsyncIteration, Dropped):
+                    with suppress(TimeoutError, aiohttp.ClientError):
                         async with asyncio.timeout(DRAIN_S):
-                            await anext(pieces)
+                            await answer.content.readany()
                     return
                 until_s = loop.time() + self._patience.idle_s
 
     async def close(self) -> None:
         """Close all connections."""
-        self._connections.close()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     @asynccontextmanager
-    async def _opened(self, path: str, body: Body, until_s: float) -> AsyncGenerator[Answer, None]:
+    async def _opened(self, path: str, body: Body, until_s: float) -> AsyncGenerator[aiohttp.ClientResponse, None]:
         with self._mapped():
             try:
                 async with asyncio.timeout_at(until_s):
@@ -148,22 +157,42 @@ class EngineHTTP:
             finally:
                 answer.close()
 
-    async def _send(self, method: str, path: str, headers: Mapping[str, str], content: bytes | None) -> Answer:
+    async def _send(
+        self, method: str, path: str, headers: Mapping[str, str], content: bytes | None
+    ) -> aiohttp.ClientResponse:
         """Send a request, and once again if the connection was lost at once: a server may have dropped it while it was idle."""
         sent_s = asyncio.get_running_loop().time()
-        headers = {**self._headers, **headers}
         try:
-            return await self._connections.send(method, path, headers, content)
-        except Dropped:
-            if asyncio.get_running_loop().time() - sent_s > STALE_S:
+            return await self._send_once(method, path, headers, content)
+        except LOST as error:
+            refused = isinstance(error, aiohttp.ClientConnectorError)
+            if refused or asyncio.get_running_loop().time() - sent_s > STALE_S:
                 raise
-            return await self._connections.send(method, path, headers, content)
+            return await self._send_once(method, path, headers, content)
 
-    async def _error_text(self, answer: Answer) -> str:
+    async def _send_once(
+        self, method: str, path: str, headers: Mapping[str, str], content: bytes | None
+    ) -> aiohttp.ClientResponse:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                headers=self._headers,
+                timeout=aiohttp.ClientTimeout(connect=self._patience.connect_s),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_CONNECTION_S),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=self.host not in LOOPBACK,
+            )
+        try:
+            return await self._session.request(
+                method, self.url + path, data=content, headers=headers, allow_redirects=False
+            )
+        except aiohttp.ConnectionTimeoutError:  # a TimeoutError too, but not one of ours
+            raise self._gone("timed out") from None
+
+    async def _error_text(self, answer: aiohttp.ClientResponse) -> str:
         read = bytearray()
-        with suppress(TimeoutError, Dropped):
+        with suppress(TimeoutError, aiohttp.ClientError):
             async with asyncio.timeout(self._patience.answer_s):
-                async for piece in answer.pieces():
+                async for piece in answer.content.iter_any():
                     read += piece
                     if len(read) > ERROR_BYTES:
                         break
@@ -174,11 +203,8 @@ class EngineHTTP:
         with self._mapped():
             try:
                 async with asyncio.timeout(within_s):
-                    answer = await self._send(method, path, JSON_HEADERS, content)
-                    try:
-                        read = b"".join([piece async for piece in answer.pieces()])
-                    finally:
-                        answer.close()
+                    async with await self._send(method, path, JSON_HEADERS, content) as answer:
+                        read = await answer.read()
             except TimeoutError:
                 raise self._silent(f"no answer to {method} {path}") from None
         reply = Reply(answer.status, answer.headers, read)
@@ -189,18 +215,24 @@ class EngineHTTP:
     def _silent(self, what: str) -> EngineError:
         return EngineError(Fault.TIMEOUT, "engine_timeout", f"engine {self.id} gave {what} in time")
 
+    def _gone(self, why: str) -> EngineError:
+        message = f"engine {self.id} is gone: {self.url} takes no connection ({why})"
+        return EngineError(Fault.ENGINE, "engine_gone", message)
+
     @contextmanager
     def _mapped(self) -> Iterator[None]:
         try:
             yield
-        except Unreachable as error:
-            message = f"engine {self.id} is gone: {self.url} takes no connection ({error})"
-            raise EngineError(Fault.ENGINE, "engine_gone", message) from None
-        except Dropped as error:
-            message = f"the connection to engine {self.id} broke off ({error})"
+        except aiohttp.ClientHttpProxyError as error:
+            raise self._gone(f"the proxy answers {error.status}") from None
+        except aiohttp.ClientConnectorError as error:
+            raise self._gone(type(error).__name__) from None
+        except LOST as error:
+            message = f"the connection to engine {self.id} broke off ({type(error).__name__})"
             raise EngineError(Fault.ENGINE, "stream_broken", message) from None
 
 
+LOST = (aiohttp.ClientError, OSError)
 AS_CLIENT = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "parrot"}
 JSON_HEADERS = {"content-type": "application/json"}
 STREAM_HEADERS = {**JSON_HEADERS, "accept": "text/event-stream", "cache-control": "no-store"}
