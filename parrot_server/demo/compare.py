@@ -47,7 +47,7 @@ class Configuration:
 
 A = Configuration("A", "client loop, no prefix cache", cached=False)
 B = Configuration("B", "client loop, the engine's prefix cache")
-ONE_BY_ONE = Configuration("B1", "as B, every map latency-critical: one at a time", at_once=False)
+ONE_BY_ONE = Configuration("B1", "as B, but one map at a time", at_once=False)
 IN_ORDER = Configuration("B2", "declared, but run in order of arrival", declared=True)
 C = Configuration("C", "declared", policy="parrot", declared=True)
 OF_CHAIN = (A, B, IN_ORDER, C)

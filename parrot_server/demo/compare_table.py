@@ -7,6 +7,8 @@ from rich.table import Table
 from parrot_server.demo.compare import GAINS, Comparison
 from parrot_server.demo.table import drawn
 
+EVEN = 1.15  # rates that differ by more are no accident
+
 
 def compare_table(comparison: Comparison) -> str:
     """A line a configuration, then what each step brings, how many times faster C is, and what the background loses."""
@@ -27,7 +29,18 @@ def compare_table(comparison: Comparison) -> str:
     if load.decoders:
         loss = comparison.background_loss
         lines.append(f"over the time that B takes, the background makes {-loss:+.1%} tokens beside C against beside B")
+        lines += _unevenness(comparison)
     return "\n".join(lines)
+
+
+def _unevenness(comparison: Comparison) -> list[str]:
+    """A warning where the same background alone went faster before one run than before another: then something else ran."""
+    rates = [run.background_alone_tokens_s for run in comparison.runs]
+    if max(rates) <= EVEN * min(rates):
+        return []
+    return [
+        f"the machine was not as fast for all: alone, the background made {min(rates):.0f} to {max(rates):.0f} tokens/s"
+    ]
 
 
 def _runs(comparison: Comparison) -> Table:

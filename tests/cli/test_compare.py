@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -177,6 +178,14 @@ def test_the_table_says_all_of_it() -> None:
     text = "\n".join(lines)
     for part in ("A → B      4.00 s", "B → B2     1.00 s", "B2 → C      3.00 s", "3.00 times faster than B", "-16.7%"):
         assert part in text
+
+
+def test_a_machine_that_was_not_as_fast_for_all_is_told() -> None:
+    even = comparison_of(10.0, 6.0, 5.0, 2.0)
+    assert "not as fast" not in compare_table(even)
+    slower = replace(even.runs[1], background_alone_tokens_s=80.0)
+    uneven = replace(even, runs=(even.runs[0], slower, *even.runs[2:]))
+    assert "the background made 80 to 100 tokens/s" in compare_table(uneven).splitlines()[-1]
 
 
 @pytest.mark.parametrize("demo", [("map-reduce", "--maps", 2), ("chain", "--quick")], ids=lambda demo: demo[0])
