@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 
+from parrot_server.core.answers import problem_of
 from parrot_server.core.dispatch import Dispatcher
 from parrot_server.core.events import (
     Aborted,
@@ -122,7 +123,7 @@ class Attempts:
             step.started_s = self._state.now_s
         if step.first_token_s is None:
             step.first_token_s = self._state.now_s
-        problem = self._problem(step, event)
+        problem = problem_of(step, event)
         if problem:
             step.program.wasted = _sum(step.program.wasted, event.usage)
             self._failed_attempt(engine, step, problem)
@@ -133,17 +134,6 @@ class Attempts:
         self._lifecycle.end_step(step, CallState.DONE, event.value)
         self._interceptions.begin(engine, step)
         self._check_budget(step.program, 0)
-
-    def _problem(self, step: Step, event: Finished) -> Failed | None:
-        """What is wrong with an answer that is whole."""
-        if not event.value.text and not step.sampling.allow_empty:
-            message = f"call {step.call.id!r}: the engine's answer is empty, which its output {step.output!r} forbids"
-            return Failed(event.key, event.attempt, Fault.BUSY, "engine_empty", message)
-        if event.finish == "length" and (step.sampling.schema or step.sampling.choices):
-            bound = step.sampling.max_tokens
-            message = f"call {step.call.id!r}: max_tokens ({bound}) ended {step.output!r} before its value was whole"
-            return Failed(event.key, event.attempt, Fault.CALL, "output_truncated", message)
-        return None
 
     def _note_cached(self, engine: Engine, step: Step, event: Finished) -> None:
         """The answer stands behind the prompt in the engine's cache: the call's next step begins with both."""
