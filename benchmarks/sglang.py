@@ -27,7 +27,7 @@ import httpx
 CALLS = 200
 WARM_CALLS = 10
 OUTPUT_TOKENS = 8
-ROUNDS = 3
+ROUNDS = 4
 ROUND_CALLS = 100
 AT_ONCE = 8
 REPEATED = 0.03
@@ -156,14 +156,20 @@ def _plain(direct: httpx.Client, http: httpx.Client, function: str, calls: int) 
 
 
 def _repeated(direct: httpx.Client, http: httpx.Client, function: str) -> None:
-    ours, theirs = [], []
+    rounds = []
     for number in range(ROUNDS):
-        ours.append(all_through_us(http, function, _workload(2 * number)))
-        theirs.append(all_straight(direct, _workload(2 * number + 1)))
-    print(
-        f"{ROUND_CALLS} calls at once, {REPEATED:.0%} of them with a prompt seen before, {ROUNDS} times each way in turns:"
-    )
-    print(f"  through us {median(ours):.2f} s, straight {median(theirs):.2f} s, ratio {sum(ours) / sum(theirs):.3f}")
+        here, there = _workload(2 * number), _workload(2 * number + 1)
+        if number % 2:
+            ours = all_through_us(http, function, here)
+            theirs = all_straight(direct, there)
+        else:
+            theirs = all_straight(direct, there)
+            ours = all_through_us(http, function, here)
+        rounds.append((ours, theirs))
+    print(f"{ROUND_CALLS} calls at once, {REPEATED:.0%} of them with a prompt seen before, by each way in turns:")
+    for ours, theirs in rounds:
+        print(f"  through us {ours:.2f} s, straight {theirs:.2f} s, ratio {ours / theirs:.3f}")
+    print(f"  median ratio {median(ours / theirs for ours, theirs in rounds):.3f}")
 
 
 def _prompt(number: int) -> str:
