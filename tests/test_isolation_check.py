@@ -36,6 +36,11 @@ def test_an_engine_that_mixes_tenants_is_not_used_by_several() -> None:
         comes_up(TWO, salted=False)
 
 
+def test_one_that_knows_no_salts_is_not_used_by_several() -> None:
+    with pytest.raises(SetupError, match=r"shared.*several tenants.*salts do not separate"):
+        comes_up(TWO, "llama.cpp")
+
+
 def test_it_is_used_by_one() -> None:
     comes_up(ONE, salted=False)
 

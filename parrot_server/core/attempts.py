@@ -289,7 +289,7 @@ class Attempts:
         """A prefix could not be kept: calls do without."""
         engine = self._state.engines.get(event.engine)
         if engine and engine.drop_pin(event.prefix):
-            engine.unwarmable.add(event.prefix)
+            engine.cannot_keep(event.prefix)
             self._keeper.arrived(engine, event.prefix)
 
     def kv_changed(self, event: KvChanged) -> None:

@@ -1,7 +1,7 @@
 """Who runs, waits, pauses and is evicted.
 
 `schedule` runs after every event: it takes the best step of the queue until nothing more can be placed. A lane (a pool of the queue and
-an objective) whose best step cannot be placed is left alone until the next event, so that nothing overtakes within it.
+an urgency) whose best step cannot be placed is left alone until the next event, so that nothing overtakes within it.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ from parrot_server.core.program import Step
 from parrot_server.core.runs import Run, Totals
 from parrot_server.core.settings import SchedulerSettings
 
+MOST_UNWARMABLE = 10_000  # prefixes that an engine is known to be unable to keep
+
 
 class PinState(StrEnum):
     """How far a pin is."""
@@ -65,6 +67,7 @@ class Engine:
     )  # prefixes on their way, and the steps that wait for them
     unwarmable: set[str] = field(default_factory=set)  # prefixes that it could not keep
     held: dict[str, Held] = field(default_factory=dict)  # over stalls of their programs, longest held first
+    host_used_tokens: int = 0  # by those that were moved out
     wanted: bool = False  # somebody waits for its room
     foreign_tokens: int = 0  # KV that others use
     foreign_running: int = 0
@@ -82,6 +85,12 @@ class Engine:
         self.pinned.add(pin.prompt)
         self.in_use.add(pin.prompt)
 
+    def cannot_keep(self, prefix: str) -> None:
+        """Note that it is not to be asked for a prefix again."""
+        if len(self.unwarmable) >= MOST_UNWARMABLE:  # they may be of programs that have long ended
+            self.unwarmable.clear()
+        self.unwarmable.add(prefix)
+
     def drop_pin(self, prefix: str) -> bool:
         """Note that a prefix is pinned no more. False: it was not."""
         pin = self.pins.pop(prefix, None)
@@ -96,11 +105,13 @@ class Engine:
         """Note that a beginning is held over a stall of the program that read it."""
         assert prefix not in self.held, f"{self.spec.id} holds {prefix} over already"
         self.held[prefix] = held
+        self.host_used_tokens += held.host_tokens
         held.step.program.held[self.spec.id, prefix] = None
 
     def let_go(self, prefix: str) -> Held:
         """Note that a beginning is held over no longer."""
         held = self.held.pop(prefix)
+        self.host_used_tokens -= held.host_tokens
         del held.step.program.held[self.spec.id, prefix]
         return held
 
@@ -109,7 +120,7 @@ class Engine:
         """Room for what is moved out."""
         if not self.spec.can_offload:
             return 0
-        return self.spec.host_tokens - sum(held.host_tokens for held in self.held.values())
+        return self.spec.host_tokens - self.host_used_tokens
 
     def can_keep(self, prompt: Prompt, settings: SchedulerSettings) -> bool:
         """Whether it could pin this beginning of a prompt: it knows how, and pins would not take too much."""
@@ -281,6 +292,7 @@ class Engine:
             assert run.aborting or current, f"{key}: a run that nobody knows of"
         own_slots = self.slots_used - self.foreign_running
         assert own_slots <= self.spec.max_running, f"{self.spec.id}: {own_slots} running"
+        assert self.host_used_tokens == sum(held.host_tokens for held in self.held.values()), "tokens on the host"
         assert self.host_free_tokens >= 0, f"{self.spec.id}: too much on the host"
         for prefix, held in self.held.items():
             assert (held.tier is Tier.DEVICE) == (prefix in self.pins), f"{prefix} is held on {held.tier}"

@@ -35,13 +35,13 @@ def expand(program: Program, step: Step, elements: list[Value], sequence: Iterat
     The steps of one `each` call, one an output, share the element calls: the first to be spread makes them.
     """
     step.expanded = True
-    program.value_bytes += estimate_bytes(elements)
     made: list[Step] = []
     for index, element in enumerate(elements):
         call = element_call(step.call, index, element)
         if call.id not in program.calls:
             item = CallDraft(call, step.function, tuple(_element_outputs(step, call)), ())
             made += _steps(program, item, sequence)
+            program.value_bytes += estimate_bytes([element])
     _connect(program, made)
     waits = tuple(f"{step.variable.name}[{index}]" for index in range(len(elements)))
     step.waits = waits

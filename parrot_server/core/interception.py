@@ -50,7 +50,7 @@ class Interceptions:
             case _:
                 return
         engine.hold(head, held)
-        state.set_timer(_until_s(held), Timer.STALL, engine.spec.id, head)
+        self._look_again(engine, head, held, _until_s(held))
 
     def reconsider(self, engine: Engine) -> bool:
         """Somebody waits for an engine's room: decide anew about what is kept there. True: some of it goes."""
@@ -75,6 +75,7 @@ class Interceptions:
             if tokens and prefix not in engine.pins:
                 self._release(engine, prefix)
             return
+        engine.host_used_tokens += tokens - held.host_tokens
         held.host_tokens = tokens
         if not tokens:
             engine.let_go(prefix)
@@ -95,8 +96,15 @@ class Interceptions:
     def overdue(self, engine: Engine, prefix: str) -> None:
         """A stall may have lasted too long to be waited for."""
         held = engine.held.get(prefix)
-        if held is not None and self._state.now_s >= _until_s(held):
+        if held is None or self._state.now_s < _until_s(held):
+            return
+        if self._state.prefixes.pins(prefix):  # its program has gone on, and is about to read it
+            self._look_again(engine, prefix, held, self._state.now_s + max(held.stall_s, HOLD_LEAST_S))
+        else:
             self._let_go(engine, prefix)
+
+    def _look_again(self, engine: Engine, prefix: str, held: Held, at_s: float) -> None:
+        self._state.set_timer(at_s, Timer.STALL, held.step.program.id, engine.spec.id, prefix)
 
     def _fate(self, engine: Engine, held: Held) -> Fate:
         """What wastes least from now on. A stall that is longer than expected is thought to last as long again."""

@@ -14,13 +14,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from parrot_server.core.fairness import Accounts
-from parrot_server.core.model import Objective
+from parrot_server.core.model import Urgency
 from parrot_server.core.policy import Policy, lot_id
 from parrot_server.core.program import Step
 from parrot_server.core.settings import SchedulerSettings
 
 Pool = tuple[str, str]  # ("model", name) or ("paused", engine)
-Lane = tuple[Pool, Objective]
+Lane = tuple[Pool, Urgency]
 Rank = tuple[float, float, int, bool]
 """Tenant's share, score, seq; of equals a paused one is first, for it holds memory."""
 
@@ -43,7 +43,7 @@ class _Lot:
 
 
 class ReadyQueue:
-    """Steps that are ready or paused, by pool, objective and tenant."""
+    """Steps that are ready or paused, by pool, urgency and tenant."""
 
     def __init__(
         self, policy: Policy, settings: SchedulerSettings, accounts: Accounts, work: Mapping[str, float]
@@ -67,8 +67,7 @@ class ReadyQueue:
     def push(self, step: Step, pool: Pool) -> None:
         """Queue a step."""
         assert step not in self._where, f"{step.key} is queued already"
-        objective = step.objective if self._policy.deduces else Objective.EXPEDITE
-        key: _LotKey = ((pool, objective), step.program.tenant, lot_id(self._policy, step))
+        key: _LotKey = ((pool, self._urgency(step)), step.program.tenant, lot_id(self._policy, step))
         lot = self._lots.get(key)
         if lot is None:
             lot = self._lots[key] = _Lot(key)
@@ -135,6 +134,10 @@ class ReadyQueue:
         """A step's score by the policy."""
         return self._policy.score(step, self._settings, self._work)
 
+    def _urgency(self, step: Step) -> Urgency:
+        """Which lane is a step's: what is held back for more urgent calls must not stand in the way of others."""
+        return step.urgency if self._policy.deduces else Urgency.EXPEDITE
+
     def _head(self, lot: _Lot) -> Step:
         members = lot.members
         while self._where.get(members[0][3]) != (lot, members[0][2]):
@@ -166,6 +169,8 @@ class ReadyQueue:
     def validate(self) -> None:
         """Raises AssertionError."""
         assert sum(lot.size for lot in self._lots.values()) == len(self._where)
+        for step, (lot, _) in self._where.items():
+            assert lot.key[0][1] == self._urgency(step), f"{step.key} is queued as {lot.key[0][1].name}"
         for key, lot in self._lots.items():
             assert lot.size > 0, f"empty lot {key}"
             lane, tenant, _ = key

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 from parrot_server.core import events as ev
 from parrot_server.core.attempts import Attempts
+from parrot_server.core.cost import estimate_bytes
 from parrot_server.core.dispatch import Dispatcher
 from parrot_server.core.events import Action, Event
 from parrot_server.core.interception import Interceptions
@@ -24,7 +25,7 @@ from parrot_server.core.program import Function, Program, Step, Variable
 from parrot_server.core.settings import SchedulerSettings
 from parrot_server.core.snapshot import engine_view, graph_view, program_view, variable_view
 from parrot_server.core.state import State, Timer
-from parrot_server.core.submission import Draft, compile_function, draft
+from parrot_server.core.submission import Draft, compile_function, draft, too_many_bytes
 from parrot_server.core.views import EngineView, GraphView, ProgramView, VariableView
 from parrot_server.errors import Refused
 
@@ -245,7 +246,12 @@ class Scheduler:
             call = variable.producers[0].call.id
             message = f"variable {event.name!r} is set by call {call!r}"
             raise Refused("has_producer", message, status=409, call=call)
-        if variable.outcome is None or self._is_same(variable.outcome, event.value):
+        if variable.outcome is None:
+            refused = too_many_bytes(program.value_bytes + estimate_bytes([event.value]), self.settings)
+            if refused:
+                raise refused
+            return
+        if self._is_same(variable.outcome, event.value):
             return
         raise Refused("already_set", f"variable {event.name!r} is set already, to another value", status=409)
 
@@ -333,7 +339,7 @@ class Scheduler:
         if engine:
             self._keeper.refresh(engine, prefix)
 
-    def _stall_overdue(self, engine_id: str, prefix: str) -> None:
+    def _stall_overdue(self, _program: str, engine_id: str, prefix: str) -> None:
         engine = self._state.engines.get(engine_id)
         if engine:
             self._interceptions.overdue(engine, prefix)

@@ -34,7 +34,7 @@ class Timer(StrEnum):
     STALL = "stall"  # what is held over a stall is held no longer
 
 
-ENGINE_TIMERS = frozenset({Timer.BREAKER, Timer.PIN, Timer.STALL})  # of engines, the others are of programs
+ENGINE_TIMERS = frozenset({Timer.BREAKER, Timer.PIN})  # of engines, the others are of programs
 Due = tuple[float, int, Timer, tuple[str | int, ...]]
 
 

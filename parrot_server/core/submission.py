@@ -100,6 +100,7 @@ def _values(event: Submitted | CallsAdded) -> Iterator[Value]:
         for _, binding in call.inputs:
             parts = binding if isinstance(binding, tuple) else (binding,)
             yield from (part for part in parts if isinstance(part, Value))
+        yield from (value for _, value in call.fallback)
 
 
 def too_many_bytes(total: int, settings: SchedulerSettings) -> Refused | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -54,6 +55,9 @@ class Background:
         self._client = client
         self._load = load
         self._throughput = throughput
+        self._session = (
+            f"background {secrets.token_hex(4)}"  # an engine that outlives a configuration must not know its prompts
+        )
         self._words = " ".join(topics.values()).split()
         sample = " ".join(random.Random(0).choices(self._words, k=1000))
         self._prompt_words = max(1, round(load.prompt_tokens * 1000 / count_tokens(sample)))
@@ -97,4 +101,4 @@ class Background:
     async def _answer(self, dice: random.Random, tokens: int) -> None:
         prompt = " ".join(dice.choices(self._words, k=self._prompt_words))
         wishes = {"criteria": {"answer": "throughput"}} if self._throughput else {}
-        await single_call(self._client, "background", prompt, tokens, dice.randrange(2**31), **wishes)
+        await single_call(self._client, self._session, prompt, tokens, dice.randrange(2**31), **wishes)

@@ -6,7 +6,8 @@
 
 Each has a server of its own that starts cold, the same program, the same round trip between client and server, and the same
 background. Between B and C stands the program declared to a server that takes calls as they come: so every difference between
-neighbours has one name.
+neighbours has a name. What a server gains by knowing which calls begin alike counts as round trips there: both come of the
+declaration alone.
 """
 
 from __future__ import annotations

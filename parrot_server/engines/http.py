@@ -12,9 +12,10 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+from yarl import URL
 
 from parrot_server.engines.event_lines import EventLines
 from parrot_server.engines.http_errors import broken, failure
@@ -78,13 +79,17 @@ class EngineHTTP:
         self.url = url.rstrip("/").removesuffix("/v1")
         self._patience = patience
         try:
-            parsed = urlsplit(self.url)
-            self.host = parsed.hostname or ""
+            parsed = URL(self.url)
+            self.host = parsed.host or ""
+            self.host.encode("idna")
             sound = parsed.scheme in ("http", "https") and bool(self.host) and parsed.port != 0
         except ValueError:
             sound = False
         if not sound:
             raise SetupError(f"engine {id}: {url!r} is no http:// or https:// URL")
+        if parsed.user is not None and api_key:
+            raise SetupError(f"engine {id}: its URL names a user, and there is a key too: give one of them")
+        self._proxy = None if self.host in LOOPBACK or proxy_bypass(self.host) else getproxies().get(parsed.scheme)
         self._headers = AS_CLIENT | ({"authorization": f"Bearer {api_key}"} if api_key else {})
         self._session: aiohttp.ClientSession | None = None
 
@@ -179,7 +184,7 @@ class EngineHTTP:
                 timeout=aiohttp.ClientTimeout(connect=self._patience.connect_s),
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_CONNECTION_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                trust_env=self.host not in LOOPBACK,
+                proxy=self._proxy,
             )
         try:
             return await self._session.request(

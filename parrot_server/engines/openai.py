@@ -17,7 +17,7 @@ from parrot_server.engines.exact import SAMPLE, check_fits, check_same_tokenizer
 from parrot_server.engines.finding import Finding, isolation
 from parrot_server.engines.http import DONE, Body, EngineHTTP, Patience, event_of, json_of
 from parrot_server.engines.http_errors import broken
-from parrot_server.engines.openai_flavour import Flavour, findings, flavour_named, probe, sampling_fields
+from parrot_server.engines.openai_flavour import OPENAI, OTHER, Flavour, findings, flavour_named, probe, sampling_fields
 from parrot_server.engines.openai_stream import StreamedAnswer
 from parrot_server.engines.stops import StopFilter
 from parrot_server.engines.tokens import PromptTokenizer
@@ -193,7 +193,7 @@ class OpenAIEngine:
 
     async def _examine_isolation(self, spec: EngineSpec) -> Finding:
         """Whether salts separate tenants: the same prompt is found again under its own salt and under no other."""
-        if not self._flavour.shares_prefixes:
+        if self._flavour in (OPENAI, OTHER):
             return Finding("isolation", None, "nobody knows what it reuses across tenants", "an engine a tenant")
         text = " ".join(secrets.token_hex(2) for _ in range(100))
         prompt = Prompt((Piece(PieceKind.CONSTANT, text),), ("examination",), chat=False)

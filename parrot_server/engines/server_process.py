@@ -16,7 +16,7 @@ from platformdirs import user_log_path
 from parrot_server.errors import EngineError, Fault, SetupError
 
 LOOK_S = 0.25
-STOP_S = 10.0
+STOP_S = 5.0  # less than a runner gives an engine to close
 LOG_TAIL_BYTES = 2_000
 # Linux ends the child when we are gone, however we went. It has to ask for that itself, before it becomes the server.
 DIE_WITH_PARENT = (
@@ -74,11 +74,13 @@ class ServerProcess:
         process, self._process = self._process, None
         if process is None:
             return
-        if process.returncode is None:
-            self._signal(process, signal.SIGTERM)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), STOP_S)
-        self._signal(process, signal.SIGKILL if sys.platform != "win32" else signal.SIGTERM)
+        try:
+            if process.returncode is None:
+                self._signal(process, signal.SIGTERM)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), STOP_S)
+        finally:  # also when nobody has the patience to see it end
+            self._signal(process, signal.SIGKILL if sys.platform != "win32" else signal.SIGTERM)
         await process.wait()
 
     def died(self) -> EngineError:

@@ -8,6 +8,7 @@ import pytest
 
 from parrot_server.core import events as ev
 from parrot_server.core.model import CostModel, Tier, Value
+from parrot_server.core.state import Timer
 
 from .programs import ENGINE, FUNCTIONS, Bench, call
 
@@ -150,3 +151,28 @@ def test_how_long_a_client_takes_is_learned() -> None:
     prefix = bench.dispatched[-1].prompt.prefixes[-2]
     fill(bench, 1_000)
     assert asked(bench, prefix)[-1] is Tier.NONE, "it is known to take ten seconds"
+
+
+def test_what_was_moved_out_is_not_let_go_while_the_next_call_waits_to_read_it() -> None:
+    bench = Bench(BOTH)
+    prefix = read(bench, stall_s=0.2)
+    fill(bench, 1_000)
+    assert asked(bench, prefix)[-1] is Tier.HOST
+    bench.post(ev.KvChanged(prefix, "e0", Tier.HOST, 1_040))
+    fill(bench, 1_000, "more")
+    following = call("next", "w", x=Value("text of p", 1_000))
+    bench.post(ev.CallsAdded("p", calls=(following,)), after_s=0.1)
+    assert not [sent for sent in bench.dispatched if sent.key.call == "next"]
+    bench.post(ev.Tick(), after_s=5.0)
+    assert asked(bench, prefix)[-1] is Tier.HOST
+    bench.post(ev.Cancelled("p"))
+    assert asked(bench, prefix)[-1] is Tier.NONE
+
+
+def test_nothing_is_due_for_programs_that_are_forgotten() -> None:
+    bench = Bench(replace(DEVICE, kv_tokens=10**9), retained_programs=1)
+    for number in range(3_000):
+        read(bench, program=f"p{number}", stall_s=1e9, tokens=100)
+        bench.post(ev.Cancelled(f"p{number}"))
+    stalls = [due for due in bench.scheduler._state._timers if due[2] is Timer.STALL]
+    assert len(stalls) < 2_500

@@ -174,3 +174,23 @@ def test_tokens_of_failed_attempts_are_spent_too() -> None:
     outcome = bench.scheduler.variable("p", "w").outcome
     assert isinstance(outcome, Failure)
     assert outcome.type == "budget_exceeded"
+
+
+def test_elements_of_a_call_with_two_outputs_take_memory_once() -> None:
+    bench = Bench(program_bytes=3_500)
+    pair = CallSpec("e", Op.GENERATE, (("x", Ref("list")),), (("a", "va"), ("b", "vb")), function=PAIR.id, each="x")
+    bench.submit(pair, variables=(("list", Value("x" * 1_000, 250, ("x" * 500, "y" * 500))),))
+    bench.run()
+    assert isinstance(bench.scheduler.variable("p", "vb").outcome, Value)
+
+
+def test_a_set_value_and_a_fallback_that_are_too_large_are_refused_and_change_nothing() -> None:
+    bench = Bench(program_bytes=1_000)
+    bench.submit(call("c", "v", x=Ref("later")), variables=(("later", None),))
+    with pytest.raises(Refused, match="program_bytes"):
+        bench.post(ev.VariableSet("p", "later", value("x" * 5_000)))
+    bench.post(ev.VariableSet("p", "later", value("x")))
+    bench.run()
+    assert isinstance(bench.scheduler.variable("p", "v").outcome, Value)
+    with pytest.raises(Refused, match="program_bytes"):
+        bench.submit(replace(call("c", "v", x=value("a")), fallback=(("y", value("z" * 5_000)),)), program="q")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from parrot_server.core import events as ev
-from parrot_server.core.model import CallState, Criterion
+from parrot_server.core.model import CallState, CostModel, Criterion, Ref, Value
 
-from .programs import ENGINE, Bench, call, map_reduce, value
+from .programs import ENGINE, JOIN, Bench, call, map_reduce, value
 
 
 def answer_aborts(bench: Bench) -> None:
@@ -78,3 +78,21 @@ def test_a_large_call_gets_room_under_a_stream_of_small_ones() -> None:
         if running:
             bench.finish(running[0])
     raise AssertionError("the large call never ran")
+
+
+def test_what_is_held_back_does_not_stand_in_the_way_of_what_is_not() -> None:
+    """A call that nobody waits for waits for a group that runs; another group that comes later does not wait behind it."""
+    cost = CostModel(prefill_token_s=1e-4, step_s=0.01, sequence_s=0.002, resident_token_s=1e-6)
+    bench = Bench(replace(ENGINE, max_running=256, kv_tokens=10**7, cost=cost), quantum_token_s=100.0)
+
+    def group(program: str, maps: int, tokens: int) -> None:
+        calls = [call(f"m{i}", f"s{i}", x=Value(f"{program}{i}", tokens)) for i in range(maps)]
+        bench.submit(*calls, call("r", "a", JOIN, xs=tuple(Ref(f"s{i}") for i in range(maps))), program=program)
+
+    group("running", 2, 10)
+    throughput = (("v", Criterion("throughput")),)
+    bench.submit(call("c", "v", x=Value("nobody", 3_000)), program="background", criteria=throughput)
+    assert not [sent for sent in bench.dispatched if sent.key.program == "background"]
+    bench.post(ev.Tick(), after_s=20.0)
+    group("later", 128, 4_000)
+    assert sum(sent.key.program == "later" for sent in bench.dispatched) == 128

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from parrot_server.engines.event_lines import EventLines
 from parrot_server.engines.http import EngineHTTP, Patience
-from parrot_server.errors import EngineError, Fault
+from parrot_server.errors import EngineError, Fault, SetupError
 
 pytestmark = pytest.mark.anyio
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
@@ -143,3 +144,30 @@ def test_an_event_of_several_lines_is_one_and_one_that_is_not_whole_is_none() ->
     lines = EventLines()
     assert lines.feed(b"data: a\ndata:b\ndata\n\n\n\nevent: x\n\ndata: c\n") == ["a\nb"]
     assert lines.feed(b"\n") == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("url", "key"), [("http://a..b:9", None), (f"http://{'a' * 70}.invalid", None), ("http://user:pass@host", "key")]
+)
+def test_an_address_that_cannot_be_used_is_refused_at_once(url: str, key: str | None) -> None:
+    with pytest.raises(SetupError, match="engine"):
+        EngineHTTP("engine", url, key, Patience())
+
+
+async def test_what_netrc_says_of_a_host_does_not_get_in_the_way_of_its_key(
+    proxied: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    heads = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await head(reader))
+        writer.write(OK)
+
+    (tmp_path / "netrc").write_text("machine engine.invalid login other password other\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    async with listening(serve) as address:
+        proxied(address)
+        http = EngineHTTP("engine", "http://engine.invalid", "key", Patience())
+        assert await http.get("/v1/models") == {}
+        await http.close()
+    assert "\r\nauthorization: Bearer key\r\n" in heads[0]
