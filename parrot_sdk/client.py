@@ -31,7 +31,8 @@ class Client:
         url: of the server; None: the environment variable PARROT_URL, or without it http://127.0.0.1:8000.
         api_key: None: the environment variable PARROT_API_KEY, if it is set.
         timeout_s: for one answer of the server, beyond what it is asked to wait.
-        retry_s: how long a request is tried again while no answer comes, such as when the server starts again.
+        retry_s: how long a request is tried again while no answer comes, such as when the server starts again; None: 10 s, but 2 s
+            for a server that never answered yet and refuses connections.
         wait_timeout_s: how long a read waits for a value when it does not say so itself.
         connection: another way to the server, such as the one that `parrot_sdk.testing` makes.
     """
@@ -42,7 +43,7 @@ class Client:
         api_key: str | None = None,
         *,
         timeout_s: float = 30.0,
-        retry_s: float = 10.0,
+        retry_s: float | None = None,
         wait_timeout_s: float = 3600.0,
         connection: Connection | None = None,
     ) -> None:

@@ -155,9 +155,10 @@ def _failed(name: str, problem: Problem) -> VariableReply:
     return VariableReply(name=name, state="cancelled" if problem.type == "cancelled" else "failed", error=error)
 
 
-def failure_of(reply: VariableReply) -> CallFailed | None:
-    """The error of a variable that has one, ready to be raised."""
+def failure_of(reply: VariableReply, call: str) -> CallFailed | None:
+    """The error of a variable that has one, ready to be raised. `call` is the one that would have set it."""
     if reply.error is None:
         return None
     kind = CallCancelled if reply.state == "cancelled" else CallFailed
-    return kind(reply.error.type, reply.error.message, call=reply.error.call, retryable=reply.error.retryable)
+    error = reply.error
+    return kind(error.type, error.message, call=error.call, retryable=error.retryable, needed_by=call)
