@@ -99,6 +99,10 @@ class Client:
             ProgramReply
         )
 
+    def check(self) -> None:
+        """See that a server answers. Raises ServerGone."""
+        self.connection.run(self.connection.request("GET", "/healthz"))
+
     def close(self) -> None:
         """Give up what still waits, and free connections and thread. May be called twice."""
         self.connection.close()

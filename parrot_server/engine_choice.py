@@ -49,7 +49,9 @@ def chosen_engines(settings: Settings, progress: Progress = lambda what, done: N
         case "llamacpp":
             engines.append(_llama_cpp(settings, progress, tokenizer))
     if not engines:
-        raise SetupError("no engine: leave PARROT_ENGINE unset for the embedded one, or give the URL of a server")
+        raise SetupError(
+            "no engine: name none for the embedded one, or give the URL of a server that is one (--sglang, --openai)"
+        )
     return engines
 
 

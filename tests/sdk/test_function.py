@@ -211,11 +211,15 @@ class TestFiles:
             ("---\noutputs: {o: {}}\n---\nSay {{ x-y }}\n{{ o }}", "cannot stand in a hole", 4),
             ("---\noutputs: {o: {}}\n---\n\n\nSay {{ x", "not closed", 6),
             ("---\noutputs: {o: {}}\n\nSay {{ x }}{{ o }}", "not closed by a line ---", 1),
-            ("---\noutputs: {o: {max_token: 3}}\n---\nSay {{ o }}", "unknown field 'max_token'", 1),
-            ("---\ntemplate: x\n---\nSay {{ o }}", "unknown field 'template'", 1),
+            (
+                "---\noutputs: {o: {max_token: 3}}\n---\nSay {{ o }}",
+                r"combine\.md: outputs\.o\.max_token: unknown field",
+                2,
+            ),
+            ("---\ntemplate: x\n---\nSay {{ o }}", "template: unknown field", 2),
             ("---\noutputs: [o\n---\nSay {{ o }}", "not YAML", 3),
             ("---\n- a\n---\nSay {{ o }}", "fields with names", 1),
-            ("---\nname: 3\n---\nSay {{ o }}", "name: ", 1),
+            ("---\nname: 3\n---\nSay {{ o }}", "name: ", 2),
             ("---\nname: f\n---\nSay", "no output hole", 4),
         ],
     )
