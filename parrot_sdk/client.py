@@ -67,7 +67,7 @@ class Client:
         from parrot_sdk.local import LocalServer
 
         server = LocalServer(**settings)
-        client = cls(server.url, timeout_s=60.0)
+        client = cls(server.url, timeout_s=60.0, retry_s=1.0)  # once it has gone it does not come back
         client._close_server = weakref.finalize(client, server.close)
         try:
             client.connection.run(_ready(client.connection, server.check))

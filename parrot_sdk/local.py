@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from typing import Any
 
@@ -10,8 +11,11 @@ from pydantic import ValidationError
 
 from parrot_sdk.errors import ServerGone
 from parrot_server.config import Settings
+from parrot_server.engine_choice import steps
 from parrot_server.errors import ParrotError
 from parrot_server.server import serve
+
+log = logging.getLogger("parrot")
 
 
 class LocalServer:
@@ -69,7 +73,8 @@ class LocalServer:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        await serve(self._settings, on_listening=self._listening, stop=self._stop)
+        # Warnings are seen where nobody has set up logging; and what takes so long at the first start should be.
+        await serve(self._settings, on_listening=self._listening, progress=steps(log.warning), stop=self._stop)
 
     def _listening(self, url: str) -> None:
         self._url = url

@@ -73,6 +73,18 @@ def prepare_model(settings: Settings, progress: Progress) -> None:
             gguf_file(_own_model(settings), progress)
 
 
+def steps(tell: Callable[[str], None]) -> Progress:
+    """Progress for where nothing can be shown and taken away again: each step is told once, when it begins."""
+    told: set[str] = set()
+
+    def show(what: str, done: float | None) -> None:
+        if done != 1.0 and what not in told:
+            told.add(what)
+            tell(what)
+
+    return show
+
+
 def _embedded(settings: Settings, progress: Progress) -> EmbeddedEngine:
     return EmbeddedEngine(
         model=_own_model(settings),
