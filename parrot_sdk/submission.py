@@ -62,7 +62,7 @@ class Submission:
         return await self._get_variable(name, None)
 
     async def events(self, name: str) -> AsyncGenerator[DeltaReply | ResetReply | VariableReply, None]:
-        """A variable's text as it comes; the VariableReply is the last."""
+        """A variable's text as it comes; the VariableReply is the last. Raises ServerGone when the server shuts down."""
         await self._deliver()
         async with aclosing(self._connection.events(f"{self._path()}/variables/{name}/stream")) as events:
             async for event, data in events:
@@ -75,7 +75,10 @@ class Submission:
                         yield VariableReply.model_validate(data)
                         return
                     case "error":
-                        yield _failed(name, Problem.model_validate(data))
+                        problem = Problem.model_validate(data)
+                        if problem.type == "closing":
+                            raise ServerGone(problem.detail)
+                        yield _failed(name, problem)
                         return
 
     async def patch(self, wishes: Mapping[str, Any]) -> None:

@@ -139,6 +139,16 @@ class TestNetworks:
             with proxy(server.url, plainly, port):
                 assert sending.result(20).values
 
+    def test_a_server_that_stops_in_the_middle_of_a_stream_is_gone_at_once(self) -> None:
+        engine = FakeEngine(script=lambda request: Answer(["x"], then="hang"))
+        with serving(engine) as server, Client(server.url) as client:
+            with client.program():
+                pieces = iter(refine("x").stream())
+                assert next(pieces) == "x"
+            server.loop.call_soon_threadsafe(server.stop.set)
+            with pytest.raises(ServerGone, match="shutting down"):
+                next(pieces)
+
     def test_a_stream_whose_server_pings(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("parrot_server.api.sse.PING_S", 0.01)
         answer = Answer(["word "] * 20, delays_s=0.03)
