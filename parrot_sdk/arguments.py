@@ -19,7 +19,7 @@ def bind(declaration: Declaration, program: Program, hole: str, value: Any) -> A
     """One argument as the JSON of a binding.
 
     A string is itself; a list for an `In` parameter, or one with a variable in it, is a list whose elements are joined; all
-    else is its JSON text. Raises FunctionError.
+    else is its JSON text. None is refused where text belongs: it would be the word null. Raises FunctionError.
     """
     if isinstance(value, Variable):
         return program.reference(value)
@@ -45,6 +45,8 @@ def _is_joined(declaration: Declaration, hole: str, values: Sequence[Any]) -> bo
 
 
 def _text(declaration: Declaration, hole: str, value: Any) -> str:
+    if value is None and (hole in declaration.texts or hole not in declaration.literals):
+        raise FunctionError(f"{declaration.name}(): argument {hole!r} is None: give a text, which may be empty")
     try:
         if isinstance(value, BaseModel):
             value = value.model_dump_json()

@@ -31,7 +31,8 @@ class Client:
         url: of the server; None: the environment variable PARROT_URL, or without it http://127.0.0.1:8000.
         api_key: None: the environment variable PARROT_API_KEY, if it is set.
         timeout_s: for one answer of the server, beyond what it is asked to wait.
-        retry_s: how long a request is tried again while no answer comes, such as when the server starts again.
+        retry_s: how long a request is tried again while no answer comes, such as when the server starts again; None: 10 s, but 2 s
+            for a server that never answered yet and refuses connections.
         wait_timeout_s: how long a read waits for a value when it does not say so itself.
         connection: another way to the server, such as the one that `parrot_sdk.testing` makes.
     """
@@ -42,7 +43,7 @@ class Client:
         api_key: str | None = None,
         *,
         timeout_s: float = 30.0,
-        retry_s: float = 10.0,
+        retry_s: float | None = None,
         wait_timeout_s: float = 3600.0,
         connection: Connection | None = None,
     ) -> None:
@@ -66,7 +67,7 @@ class Client:
         from parrot_sdk.local import LocalServer
 
         server = LocalServer(**settings)
-        client = cls(server.url, timeout_s=60.0)
+        client = cls(server.url, timeout_s=60.0, retry_s=1.0)  # once it has gone it does not come back
         client._close_server = weakref.finalize(client, server.close)
         try:
             client.connection.run(_ready(client.connection, server.check))
@@ -97,6 +98,10 @@ class Client:
         return self.connection.run(self.connection.request("POST", "/v1/programs", body, wait_s=wait_s)).read(
             ProgramReply
         )
+
+    def check(self) -> None:
+        """See that a server answers. Raises ServerGone."""
+        self.connection.run(self.connection.request("GET", "/healthz"))
 
     def close(self) -> None:
         """Give up what still waits, and free connections and thread. May be called twice."""

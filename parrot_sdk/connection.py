@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import json
+import math
 import uuid
 import weakref
 from collections.abc import AsyncGenerator, Coroutine, Mapping
@@ -26,6 +27,7 @@ M = TypeVar("M", bound=BaseModel)
 TRY_LATER = frozenset({429, 502, 503, 504})
 LONG_READS = 200  # connections for reads that wait; what must be quick has its own
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+RETRY_S, FIRST_RETRY_S = 10.0, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ class Connection:
         url: of the server, such as `http://127.0.0.1:8000`.
         api_key: sent as a bearer token.
         timeout_s: for one answer of the server, beyond what it was asked to wait.
-        retry_s: how long a request is tried again while no answer comes.
+        retry_s: how long a request is tried again while no answer comes; None: 10 s, but 2 s for a server that never answered yet
+            and refuses connections, for then there is none.
         thread: where the work is done; by default a thread of its own.
         transport: what carries requests; by default sockets.
     """
@@ -60,7 +63,7 @@ class Connection:
         url: str,
         api_key: str | None,
         timeout_s: float,
-        retry_s: float,
+        retry_s: float | None,
         *,
         thread: LoopThread | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
@@ -68,7 +71,9 @@ class Connection:
         self.url = url.rstrip("/")
         self.http_requests = 0
         self._timeout_s = timeout_s
-        self._retry_s = retry_s
+        self._retry_s = RETRY_S if retry_s is None else retry_s
+        self._first_retry_s = FIRST_RETRY_S if retry_s is None else retry_s
+        self._answered = False
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._quick = self._open(httpx.Limits(), transport)
         self._long = self._open(httpx.Limits(max_connections=LONG_READS), transport)
@@ -149,8 +154,9 @@ class Connection:
                     method, path, content=content, headers=headers, params=params, timeout=timeout
                 )
             except httpx.RequestError as error:
-                await patience.pause_or_raise(self._gone(error))
+                await patience.pause_or_raise(self._gone(error), limit_s=self._limit_s(error))
                 continue
+            self._answered = True
             if response.is_success or response.status_code in accept:
                 return Answer(response.status_code, response.content)
             refusal = _refusal(response.status_code, response.content)
@@ -169,9 +175,10 @@ class Connection:
             self.http_requests += 1
             headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
             problem: RequestRefused | ServerGone = ServerGone(f"the stream of {self.url} ended too soon")
-            retry_after_s = None
+            retry_after_s, limit_s = None, self._retry_s
             try:
                 async with self._long.stream("GET", path, headers=headers) as response:
+                    self._answered = True
                     if response.is_success:
                         async with aclosing(EventSource(response).aiter_sse()) as events:
                             async for event in events:
@@ -185,16 +192,20 @@ class Connection:
                         if response.status_code not in TRY_LATER:
                             raise problem
             except httpx.RequestError as error:
-                problem = self._gone(error)
+                problem, limit_s = self._gone(error), self._limit_s(error)
             except (SSEError, json.JSONDecodeError):
                 problem = ServerGone(f"{self.url} sent a stream that is none of a Parrot server: check the URL")
-            await patience.pause_or_raise(problem, retry_after_s)
+            await patience.pause_or_raise(problem, retry_after_s, limit_s)
+
+    def _limit_s(self, error: httpx.RequestError) -> float:
+        never = isinstance(error, httpx.ConnectError) and not self._answered
+        return self._first_retry_s if never else self._retry_s
 
     def _gone(self, error: httpx.RequestError) -> ServerGone:
         if isinstance(error, httpx.ConnectError):
             return ServerGone(
-                f"no server answers at {self.url}: start one with `parrot serve`, set PARROT_URL, "
-                "or use Client.local(), which needs none"
+                f"no server answers at {self.url}: start one with `parrot serve`, or name none (neither in PARROT_URL nor "
+                "otherwise), and programs start one of their own"
             )
         return ServerGone(f"the server at {self.url} broke off ({type(error).__name__})")
 
@@ -204,15 +215,18 @@ class _Patience:
 
     def __init__(self, total_s: float) -> None:
         self._total_s = total_s
-        self._until_s: float | None = None
+        self._began_s: float | None = None
         self._pause_s = FIRST_PAUSE_S
 
-    async def pause_or_raise(self, problem: Exception, at_least_s: float | None = None) -> None:
+    async def pause_or_raise(
+        self, problem: Exception, at_least_s: float | None = None, limit_s: float = math.inf
+    ) -> None:
+        """Wait before the next try; after `limit_s`, where that is less, and after the whole time raise the problem."""
         now_s = asyncio.get_running_loop().time()
-        self._until_s = now_s + self._total_s if self._until_s is None else self._until_s
+        self._began_s = now_s if self._began_s is None else self._began_s
         pause_s = max(self._pause_s, at_least_s or 0.0)
-        if now_s + pause_s > self._until_s:
-            raise problem
+        if now_s + pause_s > self._began_s + min(self._total_s, limit_s):
+            raise problem from None  # what the transport said is in it
         self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
         await asyncio.sleep(pause_s)
 

@@ -42,14 +42,15 @@ class FunctionOptions(SamplingOptions, CallOptions, total=False):
 class Declaration:
     """A semantic function as Python declares it.
 
-    `literals` are the parameters without `In`, `outputs` the output holes in the order in which they are returned, `several` says
-    that this is a tuple.
+    `literals` are the parameters without `In`, `texts` those that are declared `str` or `In[str]`, `outputs` the output holes in the
+    order in which they are returned, `several` says that this is a tuple.
     """
 
     name: str
     body: FunctionBody
     template: Template
     literals: frozenset[str]
+    texts: frozenset[str]
     outputs: tuple[str, ...]
     several: bool
 
@@ -82,7 +83,7 @@ def declare(
     if missing := inputs.difference(holes.inputs):
         raise FunctionError(f"function {name} has no parameter {min(missing)!r}, for which a join is declared")
     names = tuple(hole for hole, _ in holes.outputs) if holes.several else template.outputs
-    return Declaration(name, body, template, holes.literals, names, holes.several)
+    return Declaration(name, body, template, holes.literals, holes.texts, names, holes.several)
 
 
 def call_options(name: str, options: FunctionOptions) -> dict[str, Any]:

@@ -105,10 +105,19 @@ class CallFailed(ParrotError):
         message: what happened, fit for users.
         call: id of the call where it began, if it is known.
         retryable: whether the same program may succeed when it is run again.
+        needed_by: id of the call that has no value for it: the same, or one that reads it.
     """
 
-    def __init__(self, type: str, message: str, *, call: str | None = None, retryable: bool = False) -> None:
-        super().__init__(message)
+    def __init__(
+        self, type: str, message: str, *, call: str | None = None, retryable: bool = False, needed_by: str | None = None
+    ) -> None:
+        if call is None:
+            place = ""
+        elif needed_by is None or needed_by == call:
+            place = f"call {call}: "
+        else:
+            place = f"call {needed_by} needs call {call}, which failed: "
+        super().__init__(f"{place}{message}")
         self.type = type
         self.message = message
         self.call = call

@@ -99,9 +99,11 @@ class Function(Generic[P, R]):
     def map(self, items: Any, /, *args: Any, **kwargs: Any) -> Any:
         """One call for each item, which goes to the first parameter; the other arguments are the same for all.
 
-        Of a list variable (one without a value yet) the server makes the calls, and the outcome is a list variable.
+        Of a list variable (one without a value yet) the server makes the calls, and the outcome is a list variable. A list for
+        another parameter that takes one text is refused: it looks like pairs, which a loop over `zip` makes.
         """
         program = current_program()
+        self._check_no_pairs(args, kwargs)
         if isinstance(items, Variable):
             return self._add(program, (items, *args), kwargs, each=next(iter(self._signature.parameters), ""))
         if isinstance(items, str):
@@ -141,8 +143,7 @@ class Function(Generic[P, R]):
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             if unknown := [name for name in kwargs if name not in self._signature.parameters]:
-                known = ", ".join(self._signature.parameters)
-                raise FunctionError(f"{self.name}() has no parameter {unknown[0]!r}; there are {known}") from None
+                raise FunctionError(self._no_parameter(unknown[0], kwargs[unknown[0]])) from None
             raise FunctionError(f"{self.name}(): {error}") from None
         bound.apply_defaults()
         inputs = {hole: bind(self.declaration, program, hole, value) for hole, value in bound.arguments.items()}
@@ -153,6 +154,21 @@ class Function(Generic[P, R]):
         call, names = program.call(self.name, self._id, self._json, inputs, holes, options)
         variables = tuple(Variable(program, names[hole], call, list if each else str) for hole in holes)
         return variables if self.declaration.several else variables[0]
+
+    def _no_parameter(self, name: str, value: object) -> str:
+        if name in FunctionOptions.__annotations__:
+            return f"{self.name}() has no parameter {name!r}, which is an option: say {self.name}.using({name}={value!r})(...)"
+        return f"{self.name}() has no parameter {name!r}; there are {', '.join(self._signature.parameters)}"
+
+    def _check_no_pairs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Refuse lists for parameters that take one text."""
+        others = list(self._signature.parameters)[1:]
+        for name, value in [*zip(others, args, strict=False), *kwargs.items()]:
+            if isinstance(value, list | tuple) and name in self.declaration.texts:
+                raise FunctionError(
+                    f"{self.name}.map() got a list for {name!r}, which is the same for all items: for pairs write "
+                    f"[{self.name}(x, y) for x, y in zip(xs, ys)]; for the whole list in each call declare {name}: In[list[str]]"
+                )
 
 
 @overload

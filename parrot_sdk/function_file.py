@@ -19,6 +19,7 @@ All of it is optional for a file that a decorated Python function names; a file 
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import yaml
@@ -41,8 +42,7 @@ class FunctionFile(NamedFunctionBody):
         try:
             return super().parse()
         except TemplateError as error:
-            line = error.line + self.first_line - 1
-            raise TemplateError(f"function {self.name}: {error.message}", line, error.column) from None
+            raise TemplateError(error.message, error.line + self.first_line - 1, error.column) from None
 
 
 def read_function_file(path: Path) -> FunctionFile:
@@ -60,7 +60,19 @@ def read_function_file(path: Path) -> FunctionFile:
     try:
         return check_body(FunctionFile, fields)
     except BodyError as error:
-        raise TemplateError(f"{path}: {error}", 1, 1) from None
+        raise TemplateError(f"{path}: {error}", *_place(matter, error.at)) from None
+
+
+def _place(matter: str, at: str) -> tuple[int, int]:
+    """Line and column in the file of a field of its front matter, or of what it stands in when it is not there."""
+    node, place = yaml.compose(matter), (1, 1)
+    for name in re.split(r"[.\[\]]+", at):
+        found = [pair for pair in node.value if pair[0].value == name] if isinstance(node, yaml.MappingNode) else []
+        if not found:
+            break
+        key, node = found[0]
+        place = (key.start_mark.line + 2, key.start_mark.column + 1)
+    return place
 
 
 def _split(path: Path, text: str) -> tuple[str, str]:
@@ -87,5 +99,5 @@ def _read_matter(path: Path, matter: str) -> dict[str, object]:
         raise TemplateError(f"{path}: the front matter must be fields with names", 1, 1)
     for name in ("template", "first_line"):
         if name in fields:
-            raise TemplateError(f"{path}: unknown field {name!r} in the front matter", 1, 1)
+            raise TemplateError(f"{path}: {name}: unknown field", *_place(matter, name))
     return fields

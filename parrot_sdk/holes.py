@@ -49,12 +49,13 @@ class Out:
 class Holes:
     """What a Python function declares.
 
-    `literals` are parameters without `In`. `outputs` pairs a hole with its own options; `implied` says that no annotation named
-    it, `several` that the function returns a tuple.
+    `literals` are parameters without `In`, `texts` those that are declared `str` or `In[str]`. `outputs` pairs a hole with its own
+    options; `implied` says that no annotation named it, `several` that the function returns a tuple.
     """
 
     inputs: tuple[str, ...]
     literals: frozenset[str]
+    texts: frozenset[str]
     outputs: tuple[tuple[str, SamplingOptions], ...]
     implied: bool
     several: bool
@@ -72,16 +73,22 @@ def read_holes(function: Callable[..., Any]) -> Holes:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise FunctionError(f"function {name}: parameter {parameter} cannot be a hole: name each parameter")
     literals = frozenset(p.name for p in parameters if p.name in hints and not _is_input(hints[p.name]))
+    texts = frozenset(p.name for p in parameters if p.name in hints and _is_text(hints[p.name]))
     returned = hints.get("return", inspect.Signature.empty)
     several = get_origin(returned) is tuple
     parts = get_args(returned) if several else (returned,)
     outputs = tuple(_output(name, part, several) for part in parts)
     implied = not several and get_origin(returned) is not Annotated
-    return Holes(tuple(p.name for p in parameters), literals, outputs, implied, several)
+    return Holes(tuple(p.name for p in parameters), literals, texts, outputs, implied, several)
 
 
 def _is_input(annotation: object) -> bool:
     return any(part is Variable or get_origin(part) is Variable for part in (annotation, *get_args(annotation)))
+
+
+def _is_text(annotation: object) -> bool:
+    generic: Any = In
+    return annotation is str or annotation == generic[str]
 
 
 def _output(function: str, annotation: object, several: bool) -> tuple[str, SamplingOptions]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import threading
 from typing import Any
 
 from pydantic import ValidationError
 
 from parrot_sdk.errors import ServerGone
-from parrot_server.config import Settings
+from parrot_server.config import Settings, unknown_settings
+from parrot_server.engine_choice import steps
 from parrot_server.errors import ParrotError
 from parrot_server.server import serve
+
+log = logging.getLogger("parrot")
 
 
 class LocalServer:
@@ -30,6 +35,8 @@ class LocalServer:
             first = error.errors(include_url=False, include_input=False)[0]
             name = ".".join(str(part) for part in first["loc"])
             raise ServerGone(f"the server in this process did not start: setting {name}: {first['msg']}") from None
+        for sentence in unknown_settings(os.environ):
+            log.warning(sentence)
         self._url = ""
         self._failure: Exception | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -69,7 +76,8 @@ class LocalServer:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        await serve(self._settings, on_listening=self._listening, stop=self._stop)
+        # Warnings are seen where nobody has set up logging; and what takes so long at the first start should be.
+        await serve(self._settings, on_listening=self._listening, progress=steps(log.warning), stop=self._stop)
 
     def _listening(self, url: str) -> None:
         self._url = url

@@ -60,7 +60,7 @@ class TextStream:
         transcript = Transcript()
         async with aclosing(self._variable.program.submission.events(self._variable.name)) as events:
             async for reply in events:
-                if isinstance(reply, VariableReply) and (failure := failure_of(reply)):
+                if isinstance(reply, VariableReply) and (failure := failure_of(reply, self._variable.call)):
                     raise failure
                 for piece in transcript.feed(reply):
                     yield piece

@@ -62,7 +62,7 @@ class Submission:
         return await self._get_variable(name, None)
 
     async def events(self, name: str) -> AsyncGenerator[DeltaReply | ResetReply | VariableReply, None]:
-        """A variable's text as it comes; the VariableReply is the last."""
+        """A variable's text as it comes; the VariableReply is the last. Raises ServerGone when the server shuts down."""
         await self._deliver()
         async with aclosing(self._connection.events(f"{self._path()}/variables/{name}/stream")) as events:
             async for event, data in events:
@@ -75,7 +75,10 @@ class Submission:
                         yield VariableReply.model_validate(data)
                         return
                     case "error":
-                        yield _failed(name, Problem.model_validate(data))
+                        problem = Problem.model_validate(data)
+                        if problem.type == "closing":
+                            raise ServerGone(problem.detail)
+                        yield _failed(name, problem)
                         return
 
     async def patch(self, wishes: Mapping[str, Any]) -> None:
@@ -155,9 +158,10 @@ def _failed(name: str, problem: Problem) -> VariableReply:
     return VariableReply(name=name, state="cancelled" if problem.type == "cancelled" else "failed", error=error)
 
 
-def failure_of(reply: VariableReply) -> CallFailed | None:
-    """The error of a variable that has one, ready to be raised."""
+def failure_of(reply: VariableReply, call: str) -> CallFailed | None:
+    """The error of a variable that has one, ready to be raised. `call` is the one that would have set it."""
     if reply.error is None:
         return None
     kind = CallCancelled if reply.state == "cancelled" else CallFailed
-    return kind(reply.error.type, reply.error.message, call=reply.error.call, retryable=reply.error.retryable)
+    error = reply.error
+    return kind(error.type, error.message, call=error.call, retryable=error.retryable, needed_by=call)

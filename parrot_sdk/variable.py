@@ -81,7 +81,7 @@ class Variable(Generic[T_co]):
     @property
     def error(self) -> CallFailed | None:
         """Why there is no value and will be none; None while that is open, or when there is a value."""
-        return failure_of(self._look())
+        return failure_of(self._look(), self._call)
 
     @property
     def usage(self) -> UsageReply | None:
@@ -118,7 +118,7 @@ class Variable(Generic[T_co]):
         return reply
 
     def _value(self, reply: VariableReply) -> T_co:
-        if failure := failure_of(reply):
+        if failure := failure_of(reply, self._call):
             raise failure
         return self._read(reply.value)
 

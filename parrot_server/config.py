@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +13,20 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from parrot_server.core.settings import SchedulerSettings
 from parrot_server.runtime import RuntimeSettings
 from parrot_server.timeouts import Timeouts
+
+NOT_OURS = ("url", "api_key", "cache")  # other variables of this prefix: of clients, and where models are kept
+
+
+def unknown_settings(environment: Mapping[str, str]) -> list[str]:
+    """What is wrong with variables that look like settings and are none, one sentence each."""
+    prefix, known = "PARROT_", [*Settings.model_fields, *NOT_OURS]
+    told = []
+    for variable in sorted(environment):
+        name = variable.removeprefix(prefix).lower()
+        if variable.startswith(prefix) and name not in known:
+            near = get_close_matches(name, known, 1)
+            told.append(f"{variable} is no setting" + (f": did you mean {prefix}{near[0].upper()}?" if near else ""))
+    return told
 
 
 def _split(value: object) -> object:

@@ -49,7 +49,9 @@ def chosen_engines(settings: Settings, progress: Progress = lambda what, done: N
         case "llamacpp":
             engines.append(_llama_cpp(settings, progress, tokenizer))
     if not engines:
-        raise SetupError("no engine: leave PARROT_ENGINE unset for the embedded one, or give the URL of a server")
+        raise SetupError(
+            "no engine: name none for the embedded one, or give the URL of a server that is one (--sglang, --openai)"
+        )
     return engines
 
 
@@ -69,6 +71,18 @@ def prepare_model(settings: Settings, progress: Progress) -> None:
             prepare(_own_model(settings), progress)
         case "llamacpp":
             gguf_file(_own_model(settings), progress)
+
+
+def steps(tell: Callable[[str], None]) -> Progress:
+    """Progress for where nothing can be shown and taken away again: each step is told once, when it begins."""
+    told: set[str] = set()
+
+    def show(what: str, done: float | None) -> None:
+        if done != 1.0 and what not in told:
+            told.add(what)
+            tell(what)
+
+    return show
 
 
 def _embedded(settings: Settings, progress: Progress) -> EmbeddedEngine:

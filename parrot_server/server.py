@@ -83,8 +83,12 @@ def read_templates(folder: Path) -> list[FunctionSpec]:
         try:
             file = read_function_file(path)
             specs.append(function_spec(file.name, file))
-        except (SdkError, Refused, OSError) as error:
+        except SdkError as error:  # it names the file
+            raise SetupError(str(error)) from error
+        except Refused as error:
             raise SetupError(f"{path}: {error}") from error
+        except OSError as error:
+            raise SetupError(f"{path} cannot be read: {error.strerror}") from error
     return specs
 
 

@@ -129,6 +129,7 @@ class Server:
     engines: list[Any]
     http: httpx.Client
     loop: asyncio.AbstractEventLoop
+    stop: asyncio.Event
     readers: list[RawReader] = field(default_factory=list)
 
     @property
@@ -201,7 +202,7 @@ def serving(*engines: Engine, **settings: Any) -> Iterator[Server]:
     until(lambda: urls or failures, "the server")
     assert urls, failures
     with httpx.Client(base_url=urls[0], timeout=60, trust_env=False) as http:
-        server = Server(urls[0], chosen, http, loop)
+        server = Server(urls[0], chosen, http, loop, stop)
         until(
             lambda: http.get("/readyz").status_code == 200 or all(getattr(e, "down", False) for e in chosen),
             "an engine",

@@ -14,6 +14,8 @@ from parrot_sdk.wire.requests import TAGS
 M = TypeVar("M", bound=BaseModel)
 
 _SHOWN_CHARS = 64
+_SHOWN_ERRORS = 5
+_TYPES = {"extra_forbidden": "unknown_field", "missing": "missing_field"}
 
 
 def read_body(model: type[M], body: bytes) -> M:
@@ -24,12 +26,14 @@ def read_body(model: type[M], body: bytes) -> M:
 
     Args:
         model: a class of `parrot_sdk.wire`.
-        body: the JSON text; an empty one is the empty object.
+        body: the JSON text.
 
     Raises BodyError.
     """
+    if not body:
+        raise BodyError("bad_json", "the body is empty: send a JSON object, {} at the least")
     try:
-        data = json.loads(body.decode() if body else "{}", object_pairs_hook=_unique)
+        data = json.loads(body.decode(), object_pairs_hook=_unique)
     except BodyError:
         raise
     except RecursionError:
@@ -61,19 +65,22 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _body_error(error: ValidationError) -> BodyError:
-    """The first of the errors, and how many more there are."""
+    """The first of the errors, with some of the others in its message: unknown fields stand first, as they cause others."""
     details = error.errors(include_url=False, include_input=False)
-    first = details[0]
-    at = _path(first["loc"])
-    more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-    if first["type"] == "extra_forbidden":
-        return BodyError("unknown_field", f"unknown field {_shown(str(first['loc'][-1]))}{more}", at)
-    if first["type"] == "missing":
-        return BodyError("missing_field", f"field {_shown(str(first['loc'][-1]))} is missing{more}", at)
-    return BodyError("bad_value", f"{_message(first)}{more}", at)
+    details.sort(key=lambda detail: detail["type"] != "extra_forbidden")
+    first, *others = details
+    told = [f"{_path(other['loc'])}: {_message(other)}".removeprefix(": ") for other in others[: _SHOWN_ERRORS - 1]]
+    left = len(details) - _SHOWN_ERRORS
+    more = f" (and {left} more)" if left > 0 else ""
+    message = "; ".join([_message(first), *told]) + more
+    return BodyError(_TYPES.get(first["type"], "bad_value"), message, _path(first["loc"]))
 
 
 def _message(detail: ErrorDetails) -> str:
+    if detail["type"] == "extra_forbidden":
+        return "unknown field"
+    if detail["type"] == "missing":
+        return "this field is missing"
     if detail["type"] == "string_pattern_mismatch" and detail["loc"][-1] == "[key]":
         return f"the name does not match {detail['ctx']['pattern']}"
     if detail["type"] == "string_unicode":

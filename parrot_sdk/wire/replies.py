@@ -1,7 +1,7 @@
 """What the server answers. A client ignores fields that it does not know, so that a newer server can be talked to.
 
 Events of `GET .../variables/{name}/stream`: `delta` (DeltaReply), `reset` (ResetReply: forget the text so far), then
-one of `value` (VariableReply) and `error` (Problem), which ends the stream.
+one of `value` (VariableReply) and `error` (Problem; of type `closing` when the server shuts down before), which ends the stream.
 """
 
 from __future__ import annotations

@@ -41,6 +41,7 @@ class EventStream(Response):
         closing: set when the server closes.
         write_timeout_s: how long a reader may take nothing.
         on_gone: called when the reader has left before the end.
+        farewell: an event for a reader whose stream is cut short since the server closes.
     """
 
     media_type = "text/event-stream"
@@ -51,6 +52,7 @@ class EventStream(Response):
         closing: asyncio.Event,
         write_timeout_s: float,
         on_gone: Callable[[], Awaitable[None]],
+        farewell: bytes = b"",
     ) -> None:
         self.status_code = 200
         self.background = None
@@ -58,6 +60,8 @@ class EventStream(Response):
         self._closing = closing
         self._write_timeout_s = write_timeout_s
         self._on_gone = on_gone
+        self._farewell = farewell
+        self._in_event = False  # part of an event was sent, and the rest was not
         self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
 
@@ -84,17 +88,19 @@ class EventStream(Response):
         if isinstance(sent, Exception):
             raise sent
         if sent is not None:  # cut short, since the server closes
-            await self._write(send, b"", more=False)
+            await self._write(send, b"" if self._in_event else self._farewell, more=False)
 
     async def _send_events(self, send: Send) -> None:
         written = 0
         async with aclosing(self._events):
             async for pieces in self._events:
+                self._in_event = True
                 for piece in pieces:
                     await self._write(send, piece)
                     written += 1
                     if written % TURN_PIECES == 0:  # a reader who is fast enough never makes us wait
                         await asyncio.sleep(0)
+                self._in_event = False
         await self._write(send, b"", more=False)
 
     async def _ping(self, send: Send) -> None:

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Header, Response
 from parrot_sdk.wire import DeltaReply, ResetReply, VariableReply
 from parrot_server.api import to_wire
 from parrot_server.api.caller import Caller, CallerDep
+from parrot_server.api.problems import problem
 from parrot_server.api.queries import ProgramId, Streaming, VariableName
 from parrot_server.api.replies import variable_problem
 from parrot_server.api.sse import EventStream, event, event_with_value
@@ -49,7 +50,7 @@ async def text(
     query: Streaming,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """The text of a variable as `delta`, `reset` when it starts anew, then `value` or `error`."""
+    """The text of a variable as `delta`, `reset` when it starts anew, then `value` or `error` (`closing`: the server shuts down)."""
     caller.check_program(program_id)
     attempt, offset = _cursor(last_event_id, r"(\d{1,9}):(\d{1,12})", default=(0, 0))
     items = await caller.runtime.stream(program_id, name, attempt, offset)
@@ -58,16 +59,23 @@ async def text(
         async for item in items:
             yield _item_event(caller, program_id, name, item)
 
-    return _stream(caller, program_id, query.cancel_on_disconnect, rendered())
+    closing = problem(
+        503, "closing", "the server is shutting down before the value came", program_id=program_id, retryable=True
+    )
+    return _stream(caller, program_id, query.cancel_on_disconnect, rendered(), _error_event(closing))
 
 
 def _stream(
-    caller: Caller, program_id: str, cancel: bool, rendered: AsyncGenerator[Iterator[bytes], None]
+    caller: Caller,
+    program_id: str,
+    cancel: bool,
+    rendered: AsyncGenerator[Iterator[bytes], None],
+    farewell: bytes = b"",
 ) -> EventStream:
     async def left() -> None:
         await caller.left(program_id if cancel else None)
 
-    return EventStream(rendered, caller.runtime.closing, caller.settings.write_timeout_s, left)
+    return EventStream(rendered, caller.runtime.closing, caller.settings.write_timeout_s, left, farewell)
 
 
 def _cursor(sent: str | None, pattern: str, default: tuple[int, ...]) -> tuple[int, ...]:
@@ -111,8 +119,11 @@ def _item_event(caller: Caller, program_id: str, name: str, item: StreamItem) ->
             reply = _variable(caller, program_id, name).model_dump(exclude={"value"}, exclude_none=True)
             return event_with_value("value", reply, to_wire.text_of(item))
         case Failure():
-            problem = variable_problem(program_id, _variable(caller, program_id, name), item)
-            return iter([b"event: error\ndata: " + bytes(problem.body) + b"\n\n"])
+            return iter([_error_event(variable_problem(program_id, _variable(caller, program_id, name), item))])
+
+
+def _error_event(reply: Response) -> bytes:
+    return b"event: error\ndata: " + bytes(reply.body) + b"\n\n"
 
 
 def _variable(caller: Caller, program_id: str, name: str) -> VariableReply:

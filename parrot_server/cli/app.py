@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Annotated
@@ -14,7 +15,7 @@ from parrot_server.cli.doctor import doctor
 from parrot_server.cli.models import models
 from parrot_server.cli.run import run_file
 from parrot_server.cli.serve import serve
-from parrot_server.cli.terminal import complain, say
+from parrot_server.cli.terminal import complain, note, say
 from parrot_server.errors import ParrotError as ServerError
 from parrot_server.sim.commands import app as simulate
 
@@ -47,6 +48,10 @@ def parrot(
     ] = False,
 ) -> None:
     """Serve LLM programs: many model calls that feed each other, sent as one graph."""
+    from parrot_server.config import unknown_settings
+
+    for sentence in unknown_settings(os.environ):
+        note(f"parrot: {sentence}")
 
 
 def run(arguments: Sequence[str]) -> int:

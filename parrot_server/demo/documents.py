@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import NamedTuple
 
 from parrot_server.errors import SetupError
 
@@ -33,6 +34,13 @@ TOPICS = (
 )
 
 
+class Source(NamedTuple):
+    """A text as it was found."""
+
+    title: str
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """A text that may have been cut. `tokens` is its length, `whole_tokens` what it was before."""
@@ -43,40 +51,50 @@ class Document:
     whole_tokens: int
 
 
-def python_reference(count: int, max_tokens: int, count_tokens: CountTokens) -> list[Document]:
-    """The first `count` of the sixteen topics, each cut to at most `max_tokens`.
-
-    Raises SetupError when there are not so many.
-    """
+def python_reference(count: int) -> list[Source]:
+    """The first `count` of the sixteen topics. Raises SetupError when there are not so many."""
     if count > len(TOPICS):
         raise SetupError(f"the built-in texts are {len(TOPICS)}, not {count}: give your own with --docs DIR")
-    return [cut(name, topics[name], max_tokens, count_tokens) for name in TOPICS[:count]]
+    return [Source(name, topics[name]) for name in TOPICS[:count]]
 
 
-def files_of(folder: Path, count: int | None, max_tokens: int, count_tokens: CountTokens) -> list[Document]:
-    """The text files of a folder in the order of their names, at most `count`, each cut to at most `max_tokens`.
+def files_of(folder: Path, count: int | None, tell: Callable[[str], None]) -> list[Source]:
+    """The text files of a folder in the order of their names, at most `count`.
 
-    Raises SetupError when there is none, or one is no text.
+    Args:
+        tell: told of each file that is left out, since it is empty or no text, and when there are fewer than `count`.
+
+    Raises SetupError when there is none, or one cannot be read.
     """
+    sources: list[Source] = []
     try:
-        paths = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))[:count]
-        documents = [cut(path.name, path.read_text("utf-8"), max_tokens, count_tokens) for path in paths]
-    except UnicodeDecodeError:
-        unreadable = next(path for path in paths if not _is_text(path))
-        raise SetupError(f"{unreadable} is no text in UTF-8") from None
+        for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
+            if len(sources) == count:
+                break
+            try:
+                text = path.read_text("utf-8").strip()
+            except UnicodeDecodeError:
+                tell(f"{path.name} is left out: it is no text in UTF-8")
+                continue
+            if text:
+                sources.append(Source(path.name, text))
+            else:
+                tell(f"{path.name} is left out: it is empty")
     except OSError as error:
         raise SetupError(f"{error.filename or folder} cannot be read: {error.strerror}") from None
-    if not documents:
-        raise SetupError(f"{folder} holds no files")
-    return documents
+    if not sources:
+        raise SetupError(f"{folder} holds no texts")
+    if count is not None and len(sources) < count:
+        tell(f"{folder} holds {len(sources)} texts, not {count}")
+    return sources
 
 
-def cut(title: str, text: str, max_tokens: int, count_tokens: CountTokens) -> Document:
+def cut(source: Source, max_tokens: int, count_tokens: CountTokens) -> Document:
     """The text up to the last paragraph's end within `max_tokens`; a first paragraph that is longer is cut at a line or word."""
-    text = text.strip()
+    text = source.text.strip()
     whole_tokens = count_tokens(text)
     kept = text if whole_tokens <= max_tokens else head(text, max_tokens, count_tokens)
-    return Document(title, kept, count_tokens(kept), whole_tokens)
+    return Document(source.title, kept, count_tokens(kept), whole_tokens)
 
 
 def head(text: str, max_tokens: int, count_tokens: CountTokens, marks: tuple[str, ...] = ("\n\n", "\n", " ")) -> str:
@@ -102,11 +120,3 @@ def _most(take: Callable[[int], str], most: int, max_tokens: int, count_tokens: 
         else:
             high = middle - 1
     return take(low).rstrip()
-
-
-def _is_text(path: Path) -> bool:
-    try:
-        path.read_text("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True

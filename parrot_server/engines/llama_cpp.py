@@ -6,7 +6,6 @@ time, and knows no priorities.
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from parrot_server.core.model import EngineSpec
 from parrot_server.engines.base import Load
-from parrot_server.engines.embedded.model_files import DEFAULT_MODEL, gguf_file, model_name
+from parrot_server.engines.embedded.model_files import DEFAULT_MODEL, gguf_file, in_thread, model_name
 from parrot_server.engines.http import Patience
 from parrot_server.engines.openai import OpenAIEngine
 from parrot_server.engines.openai_flavour import LLAMA_CPP
@@ -75,7 +74,7 @@ class LlamaCppEngine(OpenAIEngine):
     async def start(self) -> EngineSpec:
         """Fetch the model if need be, launch the server unless it runs, and ask it what it is. Raises EngineError, SetupError."""
         if self._process is None:
-            file = await asyncio.to_thread(gguf_file, self._path, self._progress)
+            file = await in_thread(gguf_file, self._path, self._progress)
             self._process = ServerProcess(self.id, "llama.cpp", [*self._command, str(file)], log=self._log)
         await self._process.bring_up(self._is_ready)
         spec = await super().start()

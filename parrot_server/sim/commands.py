@@ -157,7 +157,8 @@ def mix(
     for name in names_of(policy):
         done = run(shape, name, real)
         rows.append({**report(name, done.world).row(), "agent_advantage": done.agent_advantage})
-    print_reports(rows, as_json, more=[("agent : chat", "agent_advantage")] if at_once else [])
+    unit = "s" if real else "units"
+    print_reports(rows, as_json, more=[("agent : chat", "agent_advantage")] if at_once else [], unit=unit)
 
 
 @app.command()

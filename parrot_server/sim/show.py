@@ -9,7 +9,7 @@ from typing import Any
 
 COLUMNS = [
     ("policy", "name"),
-    ("completion mean", "mean"),
+    ("completion mean, {unit}", "mean"),
     ("p50", "p50"),
     ("p95", "p95"),
     ("p99", "p99"),
@@ -20,6 +20,8 @@ COLUMNS = [
     ("TTFT ms", "ttft_ms.mean"),
     ("TPOT ms", "tpot_ms.mean"),
 ]
+
+WHOLE_FROM = 99_999.5  # five digits would leave something of what stands before the point to an exponent
 
 
 def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
@@ -35,17 +37,18 @@ def print_reports(
     as_json: bool,
     more: Sequence[tuple[str, str]] = (),
     paired: Sequence[dict[str, Any]] = (),
+    unit: str = "s",
 ) -> None:
-    """Reports of policies: all programs, then class by class, then how the first policy compares."""
+    """Reports of policies: all programs, then class by class, then how the first policy compares. `unit` is of completions."""
     if as_json:
         print_json({"rows": rows, **({"paired": paired} if paired else {})})
         return
-    print_table(rows, [*COLUMNS, *more])
+    print_table(rows, [*((head.format(unit=unit), path) for head, path in COLUMNS), *more])
     for kind in rows[0]["classes"]:
         heads = [
             ("programs", "programs"),
             ("share", "share"),
-            ("mean", "mean"),
+            (f"mean, {unit}", "mean"),
             ("p50", "p50"),
             ("p95", "p95"),
             ("p99", "p99"),
@@ -68,25 +71,36 @@ def print_reports(
 
 
 def print_table(rows: list[dict[str, Any]], columns: Sequence[tuple[str, str]]) -> None:
-    """Rows as a table, aligned; a value that is not there is blank."""
+    """Rows as a table, texts to the left and numbers to the right; a value that is not there is blank."""
+    texts = [any(isinstance(_value(row, path), str) for row in rows) for _, path in columns]
     cells = [[head for head, _ in columns]]
     cells += [[_cell(row, path) for _, path in columns] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for number, line in enumerate(cells):
-        first, *others = zip(line, widths, strict=True)
-        aligned = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+        aligned = [
+            cell.ljust(width) if text else cell.rjust(width)
+            for cell, width, text in zip(line, widths, texts, strict=True)
+        ]
         print("  ".join(aligned).rstrip())
         if not number:
             print("  ".join("-" * width for width in widths))
 
 
-def _cell(row: dict[str, Any], path: str) -> str:
+def _value(row: dict[str, Any], path: str) -> Any:
     value: Any = row
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _cell(row: dict[str, Any], path: str) -> str:
+    value = _value(row, path)
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    return f"{value:,.5g}" if isinstance(value, float) else str(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    whole = isinstance(value, int) or abs(value) >= WHOLE_FROM
+    return f"{value:,.0f}" if whole else f"{value:,.5g}"
 
 
 def print_json(value: Any) -> None:

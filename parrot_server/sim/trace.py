@@ -58,8 +58,10 @@ def read_trace(path: Path) -> list[ProgramShape]:
     programs: dict[str, ProgramShape] = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SetupError(f"{path} cannot be read: {error}") from None
+    except OSError as error:
+        raise SetupError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise SetupError(f"{path} is not UTF-8 (byte {error.start})") from None
     for number, line in enumerate(lines, 1):
         if line.strip():
             program = _program(line, f"{path}, line {number}")

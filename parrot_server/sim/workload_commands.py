@@ -24,7 +24,7 @@ from parrot_server.sim.options import (
     names_of,
     setup_of,
 )
-from parrot_server.sim.show import print_reports, print_table
+from parrot_server.sim.show import print_reports, print_rows
 
 if TYPE_CHECKING:
     from parrot_server.sim.contest import Source
@@ -44,10 +44,35 @@ def trace(
     journal: JournalOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """A workload of your own, from a file.
+    """A workload of your own, from a file: one program a line, as JSON. All but ids, calls and their tokens may be left out.
 
     \b
-    Example:
+    A program has
+      id, calls      a name, and calls that wait for earlier ones only
+      kind, tenant   what it is reported under; whose it is
+      at_s           when it comes, in seconds
+      priority, deadline_s   what its user wishes
+      live           true: its client adds each call when it knows that there is one
+    A call has
+      id             a name in its program
+      own_tokens     of its prompt, without what the next three bring
+      heads          beginnings that other calls have too, as [["name", tokens], ...]
+      extends        the call with whose whole prompt and answer its prompt begins
+      reads          calls whose answers stand in its prompt
+      output_tokens  of its answer; max_tokens: what the scheduler is told of that
+      function       calls of one function are predicted from each other
+      stall_s        how long a tool or a person takes before it
+      criterion      "latency" or "throughput", if anything is wished
+      prefilled      true: its prompt is read for nothing
+
+    \b
+    A line
+      {"id": "p1", "calls": [{"id": "a", "own_tokens": 6000, "output_tokens": 250},
+      {"id": "b", "own_tokens": 200, "output_tokens": 400, "reads": ["a"]}]}
+
+    \b
+    Examples:
+      parrot simulate workload fan-out --write workload.jsonl
       parrot simulate trace workload.jsonl --policy parrot,feedback
     """
     from parrot_server.sim.contest import Source
@@ -67,7 +92,9 @@ def workload(
     queue_ms: QueueOption = 200.0,
     picture: PictureOption = None,
     journal: JournalOption = None,
-    write: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the workload of seed 1, and stop.")] = None,
+    write: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the workload of seed 1 to a new file, and stop.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """A known workload: those of the Parrot paper, and a map-reduce beside agents and chats that more than fill the engine.
@@ -82,12 +109,12 @@ def workload(
     from parrot_server.sim.trace import trace_lines
 
     if name == "list":
-        print_table(
-            [{"name": each, "what": make.__doc__} for each, make in PRESETS.items()],
-            [("name", "name"), ("what", "what")],
-        )
+        print_rows([{"name": each, "what": make.__doc__} for each, make in PRESETS.items()], as_json)
     elif write is not None:
-        write.write_text("\n".join([*trace_lines(preset(name, 1)), ""]), encoding="utf-8")
+        lines = list(trace_lines(preset(name, 1)))
+        with write.open("x", encoding="utf-8") as file:
+            file.write("\n".join([*lines, ""]))
+        print_rows([{"file": str(write), "programs": len(lines)}], as_json)
     else:
         setup = setup_of(engine, chunk_tokens, client_loop, rtt_ms, queue_ms)
         _contest(Source(preset=name), policy, list(range(1, seeds + 1)), setup, picture, journal, as_json)

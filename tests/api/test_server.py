@@ -102,8 +102,10 @@ def test_a_folder_of_functions_is_registered(tmp_path: Path) -> None:
 )
 def test_a_bad_function_file_is_said_with_its_place(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "bad.md").write_text(text)
-    with pytest.raises(SetupError, match=said):
+    with pytest.raises(SetupError, match=said) as caught:
         read_templates(tmp_path)
+    assert str(caught.value).count("bad.md") == 1
+    assert str(caught.value).count("function ") <= 1
 
 
 def test_a_folder_without_functions_is_said(tmp_path: Path) -> None:

@@ -258,3 +258,41 @@ def test_a_long_log_and_a_fast_reader_leave_others_their_turn() -> None:
         assert turns > 200
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("path", ["/variables/v/stream", "/events"])
+def test_a_stream_of_text_that_the_end_of_the_server_cuts_short_says_so(path: str) -> None:
+    with serving(FakeEngine(script=lambda request: Answer(["x"], then="hang"))) as server:
+        reply = server.submit(program(echo("a", "x", "v")))
+        reader = server.open(f"/v1/programs/{reply['id']}{path}")
+        events = reader.events()
+        first = next(events)
+        server.readers.clear()  # the server goes first
+    *_, last = [first, *events]
+    assert (last.name == "error") == path.endswith("stream")
+    if last.name == "error":
+        assert (last.data["type"], last.data["status"], last.data["retryable"]) == ("closing", 503, True)
+    reader.leave()
+
+
+def test_half_an_event_is_followed_by_none() -> None:
+    sent: list[bytes] = []
+    closing = asyncio.Event()
+
+    async def events() -> AsyncGenerator[Iterator[bytes], None]:
+        yield iter([b"event: value\n"] * 100)
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+        closing.set()
+        await asyncio.sleep(0)
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def never() -> None:
+        raise AssertionError("nobody left")
+
+    asyncio.run(EventStream(events(), closing, 1.0, never, b"farewell")({}, receive, send))
+    assert sent[-1] == b""
+    assert b"farewell" not in sent

@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 import typer.main
 
+from parrot_sdk import Client
 from parrot_server.cli.app import app
+from parrot_server.config import unknown_settings
 from parrot_server.engines.fake import FakeEngine
 from parrot_server.engines.fake_script import Answer
 from tests.cli.conftest import Parrot
@@ -140,6 +142,36 @@ def test_a_bad_variable_is_named_as_one(parrot: Parrot, monkeypatch: pytest.Monk
     assert outcome.code == 1
     assert "PARROT_PORT" in outcome.err
     assert "'abc'" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("PARROT_PROT", "PARROT_PROT is no setting: did you mean PARROT_PORT?"),
+        ("PARROT_KV_TOKEN", "PARROT_KV_TOKEN is no setting: did you mean PARROT_KV_TOKENS?"),
+        ("PARROT_ZZZ", "PARROT_ZZZ is no setting"),
+    ],
+)
+def test_a_variable_that_is_no_setting_is_told_with_the_nearest_one(
+    name: str, said: str, parrot: Parrot, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(name, "9")
+    outcome = parrot("demo", "map-reduce", "--engine", "fake", "--json")
+    assert outcome.code == 0
+    assert outcome.err == f"parrot: {said}\n"
+    caplog.clear()
+    Client.local(engine="fake").close()
+    assert said in caplog.messages
+
+
+def test_all_variables_that_are_read_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = set()
+    for folder in ("parrot_sdk", "parrot_server"):
+        for path in Path(folder).rglob("*.py"):
+            read |= set(re.findall(r"\bPARROT_[A-Z_]+[A-Z]\b", path.read_text("utf-8")))
+    assert len(read) > 3
+    assert not unknown_settings(dict.fromkeys(read, ""))
+    assert not unknown_settings({"HOME": "", "PARROTS": "", "PARROT_WAIT_S": "3", "parrot_port": "1"})
 
 
 def test_a_port_that_is_taken_is_said(parrot: Parrot) -> None:

@@ -99,12 +99,28 @@ def test_a_demo_reads_the_files_of_a_folder(tmp_path: Path, parrot: Parrot) -> N
     assert not any("hidden" in prompt for prompt in engine.prompts)
 
 
-def test_a_file_that_is_no_text_is_named(tmp_path: Path, parrot: Parrot) -> None:
-    (tmp_path / "a.txt").write_text("text")
-    (tmp_path / "b.bin").write_bytes(b"\xff\xfe\x00")
-    outcome = parrot("demo", "map-reduce", "--docs", tmp_path, "--engine", "fake")
-    assert outcome.code == 1
-    assert "b.bin" in outcome.err
+def test_files_that_are_no_texts_are_left_out_and_named(tmp_path: Path, parrot: Parrot) -> None:
+    (tmp_path / "a.bin").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "b.txt").write_text(" \n")
+    (tmp_path / "c.txt").write_text("text")
+    (tmp_path / "d.txt").write_text("text")
+    (tmp_path / "e.bin").write_bytes(b"\xff\xfe\x00")
+    command = ("demo", "map-reduce", "--docs", tmp_path, "--engine", "fake", "--maps")
+    outcome = parrot(*command, 2, "--json")
+    assert len(outcome.json()["calls"]) == 3
+    assert outcome.err == "a.bin is left out: it is no text in UTF-8\nb.txt is left out: it is empty\n"
+    outcome = parrot(*command, 8)
+    assert "3 HTTP requests for 3 calls: the program, the answer's stream, and these figures" in outcome.out
+    assert f"{tmp_path} holds 2 texts, not 8" in outcome.err
+
+
+def test_texts_are_looked_at_before_an_engine_starts(tmp_path: Path, parrot: Parrot) -> None:
+    (tmp_path / "a.txt").write_text("")
+    for options, said in [(["--docs", tmp_path], "holds no texts"), (["--maps", "17"], "17")]:
+        outcome = parrot("demo", "map-reduce", *options, "--model", "/nix.gguf")
+        assert outcome.code == 1
+        assert said in outcome.err
+        assert "nix" not in outcome.err
 
 
 def test_a_context_that_is_too_short_is_said(parrot: Parrot) -> None:
@@ -163,7 +179,7 @@ def test_the_text_so_far_is_told_as_it_comes() -> None:
 
 
 def test_the_built_in_texts_are_long_and_are_cut_where_a_paragraph_ends() -> None:
-    texts = documents.python_reference(16, 600, words)
+    texts = [documents.cut(source, 600, words) for source in documents.python_reference(16)]
     assert len(texts) == 16
     for document in texts:
         assert 300 < document.tokens <= 600

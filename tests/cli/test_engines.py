@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from parrot_server.engine_choice import steps
 from tests.cli.conftest import Parrot
 
 
@@ -58,3 +61,32 @@ def test_the_doctor_says_which_engine_is_not_there_and_examines_the_others(parro
     errors = {engine["id"]: engine["error"] for engine in outcome.json()["engines"]}
     assert errors["fake"] is None
     assert "openai-1" in errors["openai-1"]
+
+
+def test_without_a_terminal_each_step_of_preparing_a_model_is_one_line(
+    tmp_path: Path, cache: Path, parrot: Parrot
+) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF no more than this")
+    body = tmp_path / "body.json"
+    body.write_text("{}")
+    for command in (("models", "pull", tmp_path / "broken.gguf"), ("run", body, "--model", tmp_path / "broken.gguf")):
+        first, *others = parrot(*command).err.splitlines()
+        assert first == "converting the model"
+        assert len(others) == 1
+
+
+def test_a_server_in_a_script_says_on_stderr_that_it_prepares_a_model(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF no more than this")
+    script = "from parrot_sdk import Client; import sys; Client.local(model=sys.argv[1])"
+    command = [sys.executable, "-c", script, str(tmp_path / "broken.gguf")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr.startswith("converting the model\n")
+    assert done.returncode == 1
+
+
+def test_a_step_is_told_once() -> None:
+    told: list[str] = []
+    show = steps(told.append)
+    for what, done in [("a", 0.1), ("a", 0.2), ("b", None), ("ready", 1.0)]:
+        show(what, done)
+    assert told == ["a", "b"]

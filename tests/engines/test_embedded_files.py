@@ -5,20 +5,28 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import importlib.util
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from parrot_server.engines.embedded import EmbeddedEngine
+from parrot_server.engines.embedded.engine_process import EngineProcess
+from parrot_server.engines.embedded.messages import Start
 from parrot_server.engines.embedded.model_files import (
     DEFAULT_MODEL,
+    Progress,
     cache_folder,
     check_sha256,
+    in_thread,
     model_name,
     prepare,
     prepared_folder,
+    watched,
 )
+from parrot_server.engines.embedded.settings import Settings
 from parrot_server.errors import SetupError
 
 
@@ -88,6 +96,60 @@ def test_without_its_packages_it_says_how_to_install_them(monkeypatch: pytest.Mo
 def test_options_out_of_range_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         EmbeddedEngine(**options)  # type: ignore[arg-type]
+
+
+def test_a_command_ends_with_who_looks_at_it() -> None:
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        if looks > 1:
+            raise SetupError("no longer wanted")
+
+    with pytest.raises(SetupError):  # does not return before the command has ended
+        watched([sys.executable, "-c", "import time; time.sleep(60)"], look)
+    code, said = watched([sys.executable, "-c", "import sys; sys.exit('what it said')"], lambda: None)
+    assert (code, said) == (1, "what it said\n")
+
+
+def test_a_model_that_is_no_longer_wanted_is_not_prepared_to_the_end() -> None:
+    begun = threading.Event()
+
+    def work(model: str, progress: Progress) -> Path:
+        while True:
+            progress("preparing", None)
+            begun.set()
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(in_thread(work, "m", lambda what, done: None))
+        await asyncio.to_thread(begun.wait)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(cancelled())  # waits for its threads
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals tell how a process ended")
+def test_a_process_that_loads_its_model_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: asyncio.Queue[asyncio.subprocess.Process] = asyncio.Queue()
+    execute = asyncio.create_subprocess_exec
+
+    async def recorded(*command: str, **options: object) -> asyncio.subprocess.Process:
+        process = await execute(*command, **options)  # type: ignore[arg-type]
+        started.put_nowait(process)
+        return process
+
+    async def cancelled() -> int | None:
+        start = Start(Settings(folder="nix", name="nix"), "embedded")
+        task = asyncio.create_task(EngineProcess.spawn(start, lambda report: None, lambda error: None))
+        process = await started.get()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return process.returncode
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", recorded)
+    assert asyncio.run(cancelled()) == -signal.SIGKILL
 
 
 @pytest.mark.model

@@ -9,11 +9,13 @@ import signal
 import socket
 import threading
 import time
+import traceback
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import httpx
 import pytest
 
 from parrot_sdk import Client, Program, ProgramError, RequestRefused, ServerGone
@@ -100,12 +102,22 @@ class TestNetworks:
         with Client(f"http://127.0.0.1:{port}", retry_s=0.3) as client:
             begun_s = time.monotonic()
             with (
-                pytest.raises(ServerGone, match=rf"no server answers at http://127.0.0.1:{port}: start one"),
+                pytest.raises(ServerGone, match=rf"no server answers at http://127.0.0.1:{port}: start one") as caught,
                 client.program(),
             ):
                 refine("x")
+            shown = "".join(traceback.format_exception(caught.value))
+            assert "httpx" not in shown
+            assert shown.count("Traceback") == 1
             assert time.monotonic() - begun_s < 5
             assert client.http_requests > 1
+
+    def test_one_who_never_answered_is_given_up_sooner(self) -> None:
+        refused, broken = httpx.ConnectError("refused"), httpx.ReadError("broken")
+        with serving() as server, Client(server.url) as client:
+            assert client.connection._limit_s(refused) < client.connection._limit_s(broken)
+            client.submit(program(echo("a", "x", "o")))
+            assert client.connection._limit_s(refused) == client.connection._limit_s(broken)
 
     def test_a_server_that_accepts_and_says_nothing(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -126,6 +138,16 @@ class TestNetworks:
             until(lambda: client.http_requests > 2, "a few tries")
             with proxy(server.url, plainly, port):
                 assert sending.result(20).values
+
+    def test_a_server_that_stops_in_the_middle_of_a_stream_is_gone_at_once(self) -> None:
+        engine = FakeEngine(script=lambda request: Answer(["x"], then="hang"))
+        with serving(engine) as server, Client(server.url) as client:
+            with client.program():
+                pieces = iter(refine("x").stream())
+                assert next(pieces) == "x"
+            server.loop.call_soon_threadsafe(server.stop.set)
+            with pytest.raises(ServerGone, match="shutting down"):
+                next(pieces)
 
     def test_a_stream_whose_server_pings(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("parrot_server.api.sse.PING_S", 0.01)

@@ -211,11 +211,15 @@ class TestFiles:
             ("---\noutputs: {o: {}}\n---\nSay {{ x-y }}\n{{ o }}", "cannot stand in a hole", 4),
             ("---\noutputs: {o: {}}\n---\n\n\nSay {{ x", "not closed", 6),
             ("---\noutputs: {o: {}}\n\nSay {{ x }}{{ o }}", "not closed by a line ---", 1),
-            ("---\noutputs: {o: {max_token: 3}}\n---\nSay {{ o }}", "unknown field 'max_token'", 1),
-            ("---\ntemplate: x\n---\nSay {{ o }}", "unknown field 'template'", 1),
+            (
+                "---\noutputs: {o: {max_token: 3}}\n---\nSay {{ o }}",
+                r"combine\.md: outputs\.o\.max_token: unknown field",
+                2,
+            ),
+            ("---\ntemplate: x\n---\nSay {{ o }}", "template: unknown field", 2),
             ("---\noutputs: [o\n---\nSay {{ o }}", "not YAML", 3),
             ("---\n- a\n---\nSay {{ o }}", "fields with names", 1),
-            ("---\nname: 3\n---\nSay {{ o }}", "name: ", 1),
+            ("---\nname: 3\n---\nSay {{ o }}", "name: ", 2),
             ("---\nname: f\n---\nSay", "no output hole", 4),
         ],
     )
@@ -382,3 +386,42 @@ def test_calls_that_do_not_fit_the_signature() -> None:
         nested: dict[str, object] = {"deep": summarize("x")}
         with pytest.raises(FunctionError, match="without variables in it"):
             refine("x", step=nested)  # type: ignore[arg-type]
+
+
+def test_an_option_that_is_given_as_an_argument_is_told_where_it_belongs() -> None:
+    with ScriptedServer() as server, server.program():
+        with pytest.raises(FunctionError, match=r"an option: say summarize\.using\(max_tokens=5\)\(\.\.\.\)"):
+            summarize("x", max_tokens=5)  # type: ignore[call-arg]
+        with pytest.raises(FunctionError, match=r"say summarize\.using\(attempts=2\)"):
+            summarize.map(["x"], attempts=2)  # type: ignore[call-overload]
+
+
+@function
+def pair(question: In[str], page: In[str], title: str = "", notes: In[list[str]] = ()) -> str:
+    """{{ title }} {{ question }} {{ page }} {{ notes }}"""
+
+
+def test_map_does_not_zip_and_says_so() -> None:
+    with ScriptedServer() as server, server.program() as program:
+        with pytest.raises(FunctionError, match=r"pair\.map\(\) got a list for 'page'.*zip.*In\[list\[str\]\]"):
+            pair.map(["a", "b"], ["c", "d"])
+        with pytest.raises(FunctionError, match="list for 'page'"):
+            pair.map(["a", "b"], page=("c", "d"))
+        with pytest.raises(FunctionError, match="list for 'title'"):
+            pair.map(["a", "b"], "c", ["d", "e"])  # type: ignore[arg-type]
+        assert not program.submission._draft.take()
+        pair.map(["a", "b"], "c", notes=["d", "e"])[1].get()
+        assert any("a c d\n\ne" in prompt for prompt in server.engine.prompts)
+        pair("a", ["joined", "in one call"])
+
+
+@pytest.mark.parametrize("value", [None, ["a", None]])
+def test_none_is_no_text(value: Any) -> None:
+    with ScriptedServer() as server, server.program():
+        for call in (summarize, combine):
+            with pytest.raises(FunctionError, match=rf"{call.name}\(\): argument '\w+' is None"):
+                call(value)
+        with pytest.raises(FunctionError, match="argument 'title' is None"):
+            pair("a", "b", value if value is None else None)  # type: ignore[arg-type]
+        with pytest.raises(FunctionError, match="argument 'chapter' is None"):
+            summarize.map(["a", None])  # type: ignore[list-item]

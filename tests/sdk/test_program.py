@@ -121,9 +121,11 @@ def test_a_failed_call_raises_in_every_reader() -> None:
             bad.get()
         assert caught.value.type == "context_overflow"
         assert caught.value.call == "refine-0"
+        assert str(caught.value) == f"call refine-0: {caught.value.message}"
         with pytest.raises(CallFailed) as caught:
             child.get()
         assert caught.value.call == "refine-0"
+        assert str(caught.value) == f"call combine-0 needs call refine-0, which failed: {caught.value.message}"
         with pytest.raises(CallFailed):
             list(child.stream())
         assert child.done

@@ -150,7 +150,7 @@ def test_null_is_refused_where_a_value_is_meant(model: type[Any], body: dict[str
 
 def test_null_empty_and_missing_are_three_things() -> None:
     assert read(VariableBody, {"value": ""}).value == ""
-    with pytest.raises(BodyError, match="field 'value' is missing"):
+    with pytest.raises(BodyError, match=r"^value: this field is missing$"):
         read(VariableBody, {})
     with pytest.raises(BodyError, match="a value is a string"):
         read(VariableBody, {"value": None})
@@ -290,8 +290,24 @@ def test_json_that_is_refused(body: bytes, type: str, words: str) -> None:
     assert len(str(caught.value)) < 300
 
 
-def test_an_empty_body_is_the_empty_object() -> None:
-    assert read_body(CallsBody, b"").close is False
+def test_an_empty_body_is_refused_and_an_empty_object_is_not() -> None:
+    assert read_body(CallsBody, b"{}").close is False
+    with pytest.raises(BodyError, match="the body is empty") as caught:
+        read_body(CallsBody, b"")
+    assert caught.value.type == "bad_json"
+
+
+def test_several_errors_are_told_at_once_unknown_fields_first() -> None:
+    call = {"function": 3, "inputs": {"x": 1}, "output": {}}
+    with pytest.raises(BodyError) as caught:
+        read(ProgramBody, {"functons": {}, "calls": [call], "priority": "high"})
+    assert caught.value.type == "unknown_field"
+    assert str(caught.value).startswith(
+        "calls[0].output: unknown field; functons: unknown field; calls[0].id: this field is missing"
+    )
+    assert "function" in str(caught.value)
+    assert "calls[0].inputs.x: a binding is" in str(caught.value)
+    assert str(caught.value).endswith("(and 1 more)")
 
 
 def test_errors_hold_no_values() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,6 +13,8 @@ from typer.testing import CliRunner
 
 from parrot_server.errors import SetupError
 from parrot_server.sim.commands import app
+from parrot_server.sim.show import print_rows
+from parrot_server.sim.trace import _Call, _Program
 
 PERCENTILES = {"mean", "p50", "p95", "p99"}
 
@@ -122,3 +125,42 @@ def test_wrong_use_is_said(words: list[str], says: str) -> None:
     done = CliRunner().invoke(app, words)
     assert isinstance(done.exception, SetupError)
     assert says in str(done.exception)
+
+
+def test_lists_and_files_have_json_too(tmp_path: Path) -> None:
+    listed = json.loads(run("workload", "list", "--json"))["rows"]
+    assert {"name", "what"} == set(listed[0])
+    path = tmp_path / "workload.jsonl"
+    written = json.loads(run("workload", "chain-summary", "--write", str(path), "--json"))["rows"]
+    assert written == [{"file": str(path), "programs": 10}]
+
+
+def test_a_workload_does_not_take_the_place_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "workload.jsonl"
+    path.write_text("kept")
+    done = CliRunner().invoke(app, ["workload", "chain-summary", "--write", str(path)])
+    assert isinstance(done.exception, FileExistsError)
+    assert path.read_text() == "kept"
+
+
+def test_the_help_of_a_trace_names_every_field(tmp_path: Path) -> None:
+    shown = run("trace", "--help")
+    for field in [*_Program.model_fields, *_Call.model_fields]:
+        assert re.search(rf"\b{field}\b", shown), field
+
+
+def test_tables_have_units_and_plain_numbers() -> None:
+    shown = run("mix", "--policy", "shortest-first,longest-first")
+    assert "completion mean, units" in shown
+    assert "19,000 " in shown
+    assert "162,636 " in shown
+    assert "e+0" not in shown
+    assert "completion mean, s" in run("mix", "--engine", "h100-7b", "--chats", "2", "--agents", "0")
+
+
+def test_texts_stand_to_the_left_and_numbers_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"name": "a", "what": "long text", "n": 191743}, {"name": "b", "what": "text", "n": 0.5}]
+    print_rows(rows, as_json=False)
+    *_, first, second = capsys.readouterr().out.splitlines()
+    assert first == "a     long text  191,743"
+    assert second == "b     text           0.5"

@@ -12,7 +12,7 @@ from parrot_server.core.model import EngineSpec, Prompt, Tier
 from parrot_server.engines.base import GenerateEvent, Load, Prefill, Request, Stalled, Taken, Text
 from parrot_server.engines.embedded.engine_process import EngineProcess
 from parrot_server.engines.embedded.messages import Abort, Generate, Keep, Pause, Report, Resume, Start, ToChild
-from parrot_server.engines.embedded.model_files import DEFAULT_MODEL, Progress, model_name, prepare
+from parrot_server.engines.embedded.model_files import DEFAULT_MODEL, Progress, in_thread, model_name, prepare
 from parrot_server.engines.embedded.openvino_runtime import require_packages
 from parrot_server.engines.embedded.settings import Mode, Settings
 from parrot_server.errors import EngineError, Fault
@@ -78,7 +78,7 @@ class EmbeddedEngine:
                 return self._spec
             await self.close()
             require_packages()
-            folder = await asyncio.to_thread(prepare, self._model, self._progress)
+            folder = await in_thread(prepare, self._model, self._progress)
             settings = replace(self._settings, folder=str(folder))
             self._process, self._spec = await EngineProcess.spawn(Start(settings, self.id), self._take, self._gone)
             return self._spec

