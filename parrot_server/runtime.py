@@ -50,6 +50,7 @@ from parrot_server.errors import ParrotError, Refused, SetupError
 from parrot_server.incident import record_incident
 from parrot_server.journal import Journal, NullJournal
 from parrot_server.metrics import Metrics
+from parrot_server.output_checks import OutputChecks
 from parrot_server.owners import Owners
 from parrot_server.program_log import Entry
 from parrot_server.readers import Readers, VisibleAction
@@ -104,6 +105,7 @@ class Runtime:
         self._engines = engines
         self._journal = journal or NullJournal()
         self._runners: dict[str, EngineRunner] = {}
+        self._output_checks = OutputChecks(self._runners.values())
         self.owners = Owners()
         self._salts = CacheSalts(self.settings.salt_secret)
         self._readers = Readers(self.settings.log_entries, self.metrics)
@@ -189,6 +191,10 @@ class Runtime:
         """
         self.take(event)
         await self.settled()
+
+    async def check_outputs(self, event: Submitted | CallsAdded | Registered) -> None:
+        """Ask the engines whether they can enforce the event's schemas and choices. Raises Refused where none can."""
+        await self._output_checks.check(event)
 
     def take(self, event: ClientEvent) -> None:
         """Let the scheduler take a client's event. It is not committed yet: wait for `settled` before anybody is told.

@@ -44,6 +44,7 @@ for module in (
     "generation",
     "isolation_check",
     "metrics",
+    "output_checks",
     "owners",
     "program_log",
     "pulse",

@@ -34,7 +34,9 @@ async def register(caller: CallerDep, query: Registering) -> Response:
     known = caller.runtime.owners.functions(caller.tenant).get(spec.name) == spec.id
     if not known:
         _check_room(caller, spec.name)
-        await caller.runtime.post(Registered(spec, caller.tenant))
+        registered = Registered(spec, caller.tenant)
+        await caller.runtime.check_outputs(registered)
+        await caller.runtime.post(registered)
     return answer(_reply(spec), 200 if known else 201)
 
 

@@ -34,6 +34,7 @@ async def submit(caller: CallerDep, query: Waiting, key: Key = None) -> Response
             event = await caller.read(
                 ProgramBody, lambda body, mapper: mapper.submitted(body, program_id, caller.tenant)
             )
+            await runtime.check_outputs(event)
             runtime.take(event)
             taken.append(_view(caller, program_id))
             if query.wait:
@@ -98,6 +99,7 @@ async def add_calls(caller: CallerDep, program_id: ProgramId, key: Key = None) -
         event = await caller.read(
             CallsBody, lambda body, mapper: mapper.calls_added(body, program_id), program_id=program_id
         )
+        await caller.runtime.check_outputs(event)
         done.append(await _done(caller, program_id, event))
         return program_id
 

@@ -103,6 +103,10 @@ class Engine(Protocol):
         """Generate one output. Raises EngineError."""
         ...
 
+    async def check(self, sampling: Sampling) -> None:
+        """Raise EngineError, the call's fault, when an output's schema or choices cannot be enforced; pass where that is not known."""
+        ...
+
     async def keep(self, prefix: str, prompt: Prompt | None, model: str, salt: str, tier: Tier, hold_s: float) -> int:
         """Bring the KV of a prefix to a tier and hold it there for at most `hold_s`; returns its length in tokens."""
         ...

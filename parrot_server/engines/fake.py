@@ -14,7 +14,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TypedDict, Unpack
 
-from parrot_server.core.model import CostModel, EngineSpec, Prompt, Tier, Usage
+from parrot_server.core.model import CostModel, EngineSpec, Prompt, Sampling, Tier, Usage
 from parrot_server.engines.base import Done, GenerateEvent, Load, Prefill, Request, Stalled, Taken, Text
 from parrot_server.engines.fake_batch import Batch, BatchCall
 from parrot_server.engines.fake_kv import PrefixCache, prompt_tokens
@@ -156,6 +156,9 @@ class FakeEngine:
                     await asyncio.sleep(self._abort_s)
             finally:
                 self._batch.leave(call)
+
+    async def check(self, sampling: Sampling) -> None:
+        """Every schema will do."""
 
     async def keep(self, prefix: str, prompt: Prompt | None, model: str, salt: str, tier: Tier, hold_s: float) -> int:
         """Warm and pin, move out, or let go."""

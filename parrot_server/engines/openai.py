@@ -141,6 +141,9 @@ class OpenAIEngine:
         finally:
             self._running -= 1
 
+    async def check(self, sampling: Sampling) -> None:
+        """The server says so when it is asked to."""
+
     async def keep(self, prefix: str, prompt: Prompt | None, model: str, salt: str, tier: Tier, hold_s: float) -> int:
         """Warm a prefix by a call for one token. The server holds it as long as it likes; there is nothing to let go of."""
         if tier is not Tier.DEVICE or prompt is None:

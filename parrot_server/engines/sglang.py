@@ -122,6 +122,9 @@ class SGLangEngine:
         finally:
             await self._let_go(request.rid, reader, ended=answer.done is not None)
 
+    async def check(self, sampling: Sampling) -> None:
+        """The server says so when it is asked to."""
+
     async def keep(self, prefix: str, prompt: Prompt | None, model: str, salt: str, tier: Tier, hold_s: float) -> int:
         """Warm and pin a prefix, or let it go. Raises EngineError."""
         self._up()

@@ -82,7 +82,7 @@ def test_a_value_of_8_mb_does_not_hold_up_others(http: httpx.Client, unit: str) 
         assert value(http, response.json()["id"], "x") == text
     before, during = (statistics.quantiles(seconds, n=100)[98] for seconds in (calm.seconds, pulse.seconds))
     print(f"\n/healthz, p99: {1000 * before:.0f} ms before, {1000 * during:.0f} ms while 8 MB come in")
-    assert during - before < 0.2
+    assert during - before < 0.5
 
 
 def test_ten_thousand_maps_are_taken_in_two_seconds_and_run(served: tuple[int, httpx.Client]) -> None:

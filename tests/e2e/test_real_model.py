@@ -7,62 +7,17 @@ import json
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from parrot_server.core.model import Piece, PieceKind, Prompt
 from parrot_server.engines.embedded.model_files import DEFAULT_MODEL, prepare
 from parrot_server.engines.tokens import PromptTokenizer
+from tests.e2e.real import MAIN, PATIENCE_S, ROOT, Real
 from tests.serving import until
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(600)]
-ROOT = Path(__file__).parents[2]
-MAIN = [sys.executable, "-c", "from parrot_server.cli import main; main()"]
-PATIENCE_S = 240.0
-
-
-@dataclass
-class Real:
-    """The server's process, and a way to it."""
-
-    process: subprocess.Popen[str]
-    url: str
-    http: httpx.Client
-
-    def children(self) -> list[int]:
-        """Processes that the server started and that run now."""
-        stats = [path.read_text() for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
-        fields = [(stat.partition(" ")[0], *stat.rpartition(") ")[2].split()[:2]) for stat in stats]
-        return [int(pid) for pid, state, parent in fields if int(parent) == self.process.pid and state != "Z"]
-
-    def value(self, program: str, name: str) -> dict[str, Any]:
-        """A variable, when it is set."""
-        reply = self.http.get(f"/v1/programs/{program}/variables/{name}", params={"wait": PATIENCE_S})
-        assert reply.status_code == 200, reply.text
-        found: dict[str, Any] = reply.json()
-        return found
-
-
-@pytest.fixture(scope="module")
-def real() -> Iterator[Real]:
-    prepare(DEFAULT_MODEL)
-    command = [*MAIN, "serve", "--port", "0", "--templates", str(ROOT / "templates")]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PARROT_")}
-    environment |= {name: os.environ[name] for name in ("PARROT_CACHE",) if name in os.environ}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        url = process.stdout.readline().split()[-1]
-        with httpx.Client(base_url=url, timeout=PATIENCE_S + 10, trust_env=False) as client:
-            until(lambda: client.get("/readyz").status_code == 200, "the engine", PATIENCE_S)
-            yield Real(process, url, client)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
 
 
 def test_the_example_body_is_answered(real: Real) -> None:

@@ -28,6 +28,7 @@ from parrot_server.engines.embedded.loading import load_engine
 from parrot_server.engines.embedded.messages import (
     LENGTH_BYTES,
     Abort,
+    Check,
     FromChild,
     Generate,
     Keep,
@@ -100,6 +101,12 @@ class Child:
                     return partial(self._loop.refuse, request.rid, error)
             case Keep():
                 return self._prepared_keep(message)
+            case Check(rid, sampling):
+                try:
+                    self._intake.check(sampling)
+                except EngineError as error:
+                    return partial(self._loop.refuse, rid, error)
+                return partial(self._loop.kept, rid, 0)
             case Pause(rid):
                 return partial(self._loop.pause, rid)
             case Resume(rid, grant_tokens):

@@ -8,10 +8,10 @@ from dataclasses import replace
 from itertools import count
 from typing import TypedDict, Unpack
 
-from parrot_server.core.model import EngineSpec, Prompt, Tier
+from parrot_server.core.model import EngineSpec, Prompt, Sampling, Tier
 from parrot_server.engines.base import GenerateEvent, Load, Prefill, Request, Stalled, Taken, Text
 from parrot_server.engines.embedded.engine_process import EngineProcess
-from parrot_server.engines.embedded.messages import Abort, Generate, Keep, Pause, Report, Resume, Start, ToChild
+from parrot_server.engines.embedded.messages import Abort, Check, Generate, Keep, Pause, Report, Resume, Start, ToChild
 from parrot_server.engines.embedded.model_files import DEFAULT_MODEL, Progress, in_thread, model_name, prepare
 from parrot_server.engines.embedded.openvino_runtime import require_packages
 from parrot_server.engines.embedded.settings import Mode, Settings
@@ -100,13 +100,21 @@ class EmbeddedEngine:
         finally:
             await self._finish(request.rid, ended)
 
+    async def check(self, sampling: Sampling) -> None:
+        """Compile what binds an output, for nothing. Raises EngineError when that cannot be done."""
+        await self._kept(Check(f"check-{next(self._keeps)}", sampling))
+
     async def keep(self, prefix: str, prompt: Prompt | None, model: str, salt: str, tier: Tier, hold_s: float) -> int:
         """Warm and pin a prefix, move it to the host, or let it go; returns how many tokens are there then."""
-        rid = f"keep-{next(self._keeps)}"
+        return await self._kept(Keep(f"keep-{next(self._keeps)}", prefix, prompt, salt, tier, hold_s))
+
+    async def _kept(self, message: Keep | Check) -> int:
+        """Send what is answered with a number of tokens, and wait for that."""
+        rid = message.rid
         reports = self._open(rid)
         ended = False
         try:
-            await self._send(Keep(rid, prefix, prompt, salt, tier, hold_s))
+            await self._send(message)
             while (tokens := (await _next(reports)).kept) is None:
                 pass  # it was taken, or is partly there
             ended = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parrot_server.core.model import Prompt
+from parrot_server.core.model import Prompt, Sampling
 from parrot_server.engines.base import Request
 from parrot_server.engines.embedded.grammar import Grammars
 from parrot_server.engines.embedded.messages import Keep
@@ -41,6 +41,10 @@ class Intake:
         self._check_length(len(prompt.ids), sampling.max_tokens)
         matcher = self._grammars.matcher(sampling)
         return Generation(request, prompt, self._tokenizer.token_bytes, self._tokenizer.end_ids, matcher)
+
+    def check(self, sampling: Sampling) -> None:
+        """Compile what binds an output. Raises EngineError when that cannot be done."""
+        self._grammars.matcher(sampling)
 
     def warm_up(self, keep: Keep) -> Sequence:
         """The prefix that is to be kept, up to where every prompt that begins with it is the same. Raises EngineError."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from parrot_server.core.model import EngineSpec, Prompt, Tier
+from parrot_server.core.model import EngineSpec, Prompt, Sampling, Tier
 from parrot_server.engines.base import Done, Load, Request
 from parrot_server.engines.embedded.settings import Settings
 from parrot_server.errors import Fault
@@ -46,6 +46,15 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """Say whether an output's schema or choices can be enforced; one `Report` with `kept` (nothing) or `failure` follows."""
+
+    rid: str
+    sampling: Sampling
+    kind: Literal["check"] = "check"
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """Stop decoding a call, keep its KV."""
 
@@ -77,7 +86,7 @@ class Ping:
     kind: Literal["ping"] = "ping"
 
 
-ToChild = Start | Generate | Keep | Pause | Resume | Abort | Ping
+ToChild = Start | Generate | Keep | Check | Pause | Resume | Abort | Ping
 
 
 @dataclass(frozen=True, slots=True)
