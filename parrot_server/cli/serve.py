@@ -23,6 +23,20 @@ def serve(
     launch_sglang: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Start an SGLang server for this model, and keep it up.")
     ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Of the embedded engine.  [default: one a physical core]", min=1)
+    ] = None,
+    context_tokens: Annotated[
+        int | None,
+        typer.Option(help="Longest prompt and answer together, of the embedded engine.  [default: the model's]", min=2),
+    ] = None,
+    kv_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Room for KV, of the embedded engine.  [default: eight contexts, a quarter of the free memory at most]",
+            min=32,
+        ),
+    ] = None,
     templates: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Register the functions of this folder (*.md) at start.")
     ] = None,
@@ -37,6 +51,7 @@ def serve(
     Examples:
       parrot serve                                       the embedded engine, http://127.0.0.1:8000
       parrot serve --port 9000 --templates templates     functions from files
+      parrot serve --model model.gguf --threads 8 --kv-tokens 32768
       parrot serve --sglang http://gpu1:30000,http://gpu2:30000
       parrot serve --openai http://127.0.0.1:8001 --model my-model
       parrot serve --engine fake                         scripted answers, for tests of clients
@@ -49,6 +64,9 @@ def serve(
         port=port,
         engine=engine,
         model=model,
+        threads=threads,
+        context_tokens=context_tokens,
+        kv_tokens=kv_tokens,
         openai=openai,
         sglang=sglang,
         launch_sglang=launch_sglang,

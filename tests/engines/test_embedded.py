@@ -41,6 +41,15 @@ async def engine(anyio_backend: str) -> AsyncIterator[SharedEngine]:
 
 
 @pytest.fixture(scope="module")
+async def tight(anyio_backend: str) -> AsyncIterator[SharedEngine]:
+    """The fast mode, with little room."""
+    shared = SharedEngine(kv_tokens=2_048)
+    await shared.start()
+    yield shared
+    await shared.end()
+
+
+@pytest.fixture(scope="module")
 async def exact(anyio_backend: str) -> AsyncIterator[SharedEngine]:
     """The exact mode, with little room, so that things go out of it."""
     shared = SharedEngine(kv_tokens=2_048, mode="exact")
@@ -247,21 +256,24 @@ async def test_sharing_does_not_change_an_answer_in_either_mode(engine: SharedEn
         assert [outcome.text for outcome in outcomes] == answers
 
 
-async def test_pinning_and_offloading_do_not_change_an_answer(exact: SharedEngine) -> None:
-    answers = await unshared(exact, "also-apart")
-    prefix = QUESTIONS[0].prefixes[1]
-    head = QUESTIONS[0].head(prefix)
-    tokens = await exact.keep(prefix, head, "", "pins", Tier.DEVICE, 600.0)
-    assert tokens > 400
-    outcome = await run(exact, request(QUESTIONS[0], salt="pins", **ALONE))
-    assert cached(outcome) == tokens
-    assert outcome.text == answers[0]
-    assert await exact.keep(prefix, head, "", "pins", Tier.HOST, 600.0) == tokens
-    for i in range(3):  # enough to push everything else out
-        await run(exact, plain(f"{i} " * 800, max_tokens=1))
-    outcome = await run(exact, request(QUESTIONS[1], salt="pins", **ALONE))
-    assert cached(outcome) == tokens
-    assert outcome.text == answers[1]
+async def test_pinning_and_offloading_do_not_change_an_answer_in_either_mode(
+    tight: SharedEngine, exact: SharedEngine
+) -> None:
+    for one in (tight, exact):
+        answers = await unshared(one, "also-apart")
+        prefix = QUESTIONS[0].prefixes[1]
+        head = QUESTIONS[0].head(prefix)
+        tokens = await one.keep(prefix, head, "", "pins", Tier.DEVICE, 600.0)
+        assert tokens > 400
+        outcome = await run(one, request(QUESTIONS[0], salt="pins", **ALONE))
+        assert cached(outcome) == tokens
+        assert outcome.text == answers[0]
+        assert await one.keep(prefix, head, "", "pins", Tier.HOST, 600.0) == tokens
+        for i in range(3):  # enough to push everything else out
+            await run(one, plain(f"{i} " * 800, max_tokens=1))
+        outcome = await run(one, request(QUESTIONS[1], salt="pins", **ALONE))
+        assert cached(outcome) == tokens
+        assert outcome.text == answers[1]
 
 
 async def test_pausing_does_not_change_the_answer(exact: SharedEngine) -> None:

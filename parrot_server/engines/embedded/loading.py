@@ -40,7 +40,7 @@ def load_engine(settings: Settings, engine: str, folder: Path) -> Loaded:
     tokenizer = PromptTokenizer.from_folder(folder)
     model = PagedModel(folder, settings.threads, settings.mode == "exact")
     context_tokens = settings.context_tokens or _context_of(folder)
-    kv_blocks = _kv_blocks(settings, context_tokens, model.block_bytes)
+    kv_blocks = kv_blocks_for(settings.kv_tokens, context_tokens, model.block_bytes, available_bytes())
     host_tokens = settings.host_tokens if settings.host_tokens is not None else kv_blocks * BLOCK_TOKENS
     cache = KvCache(model, kv_blocks, host_tokens // BLOCK_TOKENS, settings.reuse)
     context_tokens = min(context_tokens, kv_blocks * BLOCK_TOKENS)
@@ -67,11 +67,16 @@ def load_engine(settings: Settings, engine: str, folder: Path) -> Loaded:
     )
 
 
-def _kv_blocks(settings: Settings, context_tokens: int, block_bytes: int) -> int:
-    if settings.kv_tokens is not None:
-        blocks = settings.kv_tokens // BLOCK_TOKENS
+def kv_blocks_for(kv_tokens: int | None, context_tokens: int, block_bytes: int, free_bytes: int) -> int:
+    """How many blocks of KV to set up: as asked, else eight contexts, or a quarter of the free memory if that is less.
+
+    Raises:
+        SetupError: there is no room for a single one.
+    """
+    if kv_tokens is not None:
+        blocks = kv_tokens // BLOCK_TOKENS
     else:
-        affordable = available_bytes() // _MEMORY_SHARE // block_bytes
+        affordable = free_bytes // _MEMORY_SHARE // block_bytes
         blocks = min(affordable, _DEFAULT_CONTEXTS * context_tokens // BLOCK_TOKENS)
     if blocks < 1:
         raise SetupError(f"there is no room for KV: one block of {BLOCK_TOKENS} tokens takes {block_bytes} bytes")
