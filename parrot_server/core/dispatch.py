@@ -112,7 +112,7 @@ class Dispatcher:
             return False
         if step.objective is Objective.EXPEDITE:
             return True
-        score = state.queue.score(step)
+        score = self._score(step)
         most_urgent = engine.totals.decoding[engine.most_urgent()].runs
         return any(self._is_before(run.step, step, self._running_score(run), score) for run in most_urgent)
 
@@ -197,7 +197,12 @@ class Dispatcher:
     def _running_score(self, run: Run) -> float:
         """The score that a running step would have if it were to queue now."""
         run.step.queued_s = self._state.now_s - run.step.waited_s
-        return self._state.queue.score(run.step)
+        return self._score(run.step)
+
+    def _score(self, step: Step) -> float:
+        """The score by which a step moves through the queue, or would if it were paused."""
+        pool = ("paused", step.engine) if step.engine is not None else ("model", step.call.model)
+        return self._state.queue.score_among(step, pool)
 
     def _resume(self, step: Step) -> bool:
         state = self._state
@@ -238,32 +243,38 @@ class Dispatcher:
         self._state.actions.append(Pause(run.step.key, run.attempt, engine.spec.id))
 
     def _make_room(self, step: Step, engine: Engine) -> None:
-        """A step that somebody waits for found no room: pause or evict a less urgent one that scores worse by a level or more."""
+        """A step that somebody waits for found no room: pause or evict a less urgent one that scores worse by a level or more.
+
+        One is paused only where its slot is all that is missing: else it would go on at once, and be paused again for ever.
+        """
         state = self._state
-        if engine.totals.leaving:
-            return  # room is on its way
+        if engine.totals.leaving or (engine.is_full and not engine.spec.can_pause):
+            return  # room is on its way, or none can be made
         if would_slow_down(step, engine, state.now_s, state.settings):
             return  # it is not for want of room
-        mine = state.queue.score(step)
-        idle = () if engine.is_full else engine.totals.paused  # they have room, but no slot
+        mine = self._score(step)
+        need_tokens = plan(step, engine, state.predictor, state.prefixes, state.settings).need_tokens
+        batch = step.objective is Objective.BATCH
+        slot_only = engine.is_full and engine.has_tokens(need_tokens, state.settings, batch=batch)
+        idle = () if slot_only else engine.totals.paused  # they have room, but no slot
         worse = [
             (score, run.step.seq, run)
             for run in (*engine.less_urgent(step.urgency), *idle)
             if run.step.urgency < step.urgency
+            and (slot_only or run.step.evictions < MAX_EVICTIONS)
             and self._is_before(step, run.step, mine, score := self._score_of(run), levels=1.0)
         ]
         if not worse:
             return
         _, _, victim = max(worse)
-        if engine.is_full:
-            if engine.spec.can_pause:
-                self._pause(engine, victim)
-        elif victim.step.evictions < MAX_EVICTIONS:
+        if slot_only:
+            self._pause(engine, victim)
+        else:
             victim.step.evictions += 1
             self.evict(victim.step)
 
     def _score_of(self, run: Run) -> float:
-        return self._state.queue.score(run.step) if run.step in self._state.queue else self._running_score(run)
+        return self._score(run.step) if run.step in self._state.queue else self._running_score(run)
 
     def evict(self, step: Step) -> None:
         """Let a step's attempt go and queue it again, with its place and its pins."""

@@ -185,8 +185,10 @@ class Engine:
         """Whether a call that needs so many tokens can be admitted; an empty engine takes any."""
         if not self.runs:
             return True
-        if self.is_full:
-            return False
+        return not self.is_full and self.has_tokens(need_tokens, settings, batch=batch)
+
+    def has_tokens(self, need_tokens: int, settings: SchedulerSettings, *, batch: bool) -> bool:
+        """Whether its KV has room for so many tokens, between the water marks."""
         used, capacity = self.reserved_tokens, self.spec.kv_tokens
         if used <= capacity * settings.low_water:
             self.admits = True

@@ -134,6 +134,12 @@ class ReadyQueue:
         """A step's score by the policy."""
         return self._policy.score(step, self._settings, self._work)
 
+    def score_among(self, step: Step, pool: Pool) -> float:
+        """The score by which a step moves through a pool, or would: a lot is as old as its oldest member."""
+        lot = self._lots.get(((pool, self._urgency(step)), step.program.tenant, lot_id(self._policy, step)))
+        oldest = self._oldest(lot) if lot and lot.ages else step
+        return self.score(oldest if oldest.queued_s < step.queued_s else step)
+
     def _urgency(self, step: Step) -> Urgency:
         """Which lane is a step's: what is held back for more urgent calls must not stand in the way of others."""
         return step.urgency if self._policy.deduces else Urgency.EXPEDITE
