@@ -17,6 +17,7 @@ from itertools import product
 from statistics import median
 
 from benchmarks.programs import KeptEngine, call, function, numbers, running, submit
+from parrot_server.core.events import Closed
 from parrot_server.core.model import CallState, CostModel, Piece, PieceKind, Prompt, Sampling, Tier
 from parrot_server.core.retention import Fate
 from parrot_server.engines.base import Request, Text
@@ -28,6 +29,7 @@ BATCH_PROMPT_NUMBERS = 64
 BATCHES = {"none": 4, "high": 12}  # calls that decode; with "high" as many more wait for room
 ALTERNATIONS = 3
 WINDOW_S = 0.5
+SETTLED_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -183,8 +185,10 @@ async def decide(engine: Recording, pressed: bool, stall_s: float, seed: int) ->
         while node.state is not CallState.DONE:
             await asyncio.sleep(0.005)
             (node,) = runtime.scheduler.graph(program).nodes
-        await asyncio.sleep(min(0.8 * stall_s, 1.5))  # the engine is told between two steps
+        await asyncio.sleep(min(0.8 * stall_s, SETTLED_S))  # the engine is told between two steps
         tiers = [tier for _, tier in engine.keeps]
+        await runtime.post(Closed(program))
+        await asyncio.sleep(SETTLED_S)  # the engine outlives the runtime: nothing is to be pinned there for the next
     return {Tier.HOST: Fate.OFFLOAD, Tier.DEVICE: Fate.KEEP}.get(tiers[-1] if tiers else Tier.NONE, Fate.DROP)
 
 
