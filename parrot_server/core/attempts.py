@@ -132,7 +132,6 @@ class Attempts:
         step.program.usage = _sum(step.program.usage, event.usage)
         self._note_cached(engine, step, event)
         self._lifecycle.end_step(step, CallState.DONE, event.value)
-        self._interceptions.begin(engine, step)
         self._check_budget(step.program, 0)
 
     def _note_cached(self, engine: Engine, step: Step, event: Finished) -> None:

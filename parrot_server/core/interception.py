@@ -14,7 +14,7 @@ from parrot_server.core.events import Keep
 from parrot_server.core.fleet import Engine, Held
 from parrot_server.core.keeper import Keeper, known_head
 from parrot_server.core.model import Tier
-from parrot_server.core.program import Program, Step
+from parrot_server.core.program import Program
 from parrot_server.core.retention import Fate, Stall, cheapest
 from parrot_server.core.state import State, Timer
 
@@ -29,14 +29,14 @@ class Interceptions:
         self._state = state
         self._keeper = keeper
 
-    def begin(self, engine: Engine, step: Step) -> None:
-        """A step has ended: if no other of its program is open and more may come, find a place for what it read."""
-        state, prompt, program = self._state, step.prompt, step.program
-        if prompt is None or not state.policy.deduces or not engine.spec.can_pin:
+    def begin(self, program: Program) -> None:
+        """Nothing of a program is open, and more may come: find a place for what its last generation read."""
+        state, step = self._state, program.reader
+        if step is None or step.engine is None or not state.policy.deduces:
             return
-        if program.open_steps or program.closed or program.cancelled:
-            return
-        head = known_head(prompt, state.settings.warm_tokens)
+        engine, prompt = state.engines[step.engine], step.prompt
+        assert prompt is not None, f"{step.key} read nothing"
+        head = known_head(prompt, state.settings.warm_tokens) if engine.up and engine.spec.can_pin else None
         if head is None or head in engine.pins or head in engine.held or head in engine.coming:
             return
         if state.prefixes.pins(head):

@@ -65,8 +65,8 @@ class Lifecycle:
         """Add calls to a live program."""
         program = self._state.programs[event.program]
         program.closed = program.closed or event.close
-        if draft.calls:
-            self._learn_stall(program)
+        if draft.calls and program.idle_since_s is not None:
+            self._learn_stall(program, self._state.now_s - program.idle_since_s)
         self._grow(program, draft)
         self._interceptions.went_on(program)
 
@@ -155,11 +155,11 @@ class Lifecycle:
             state.move(step, CallState.READY)
             self._state.enqueue(step)
 
-    def _learn_stall(self, program: Program) -> None:
-        """A program goes on: how long it took since all its calls had ended. A tool, a person, or its client stood between."""
-        last = program.last_ended
-        if not program.open_steps and last is not None and last.ended_s is not None:
-            self._state.predictor.saw_stall(last, self._state.now_s - last.ended_s)
+    def _learn_stall(self, program: Program, stall_s: float) -> None:
+        """A program goes on: a tool, a person, or its client took so long since all its calls had ended."""
+        program.idle_since_s = None
+        if program.reader is not None:
+            self._state.predictor.saw_stall(program.reader, stall_s)
 
     def _transform(self, step: Step) -> None:
         assert step.call.transform is not None, f"{step.key} has nothing to do"
@@ -204,7 +204,8 @@ class Lifecycle:
         self._dispatcher.withdraw(step)
         state.move(step, ended)
         step.ended_s = state.now_s
-        program.last_ended = step
+        if ended is CallState.DONE and step.prompt is not None:
+            program.reader = step
         step.failure = outcome if isinstance(outcome, Failure) else None
         program.open_steps -= 1
         finish_path(step)
@@ -282,7 +283,12 @@ class Lifecycle:
 
     def _end_if_done(self, program: Program) -> None:
         state = self._state
-        if program.ended or program.open_steps or not (program.closed or program.cancelled):
+        if program.ended or program.open_steps:
+            return
+        if not (program.closed or program.cancelled):
+            if program.idle_since_s is None:
+                program.idle_since_s = state.now_s
+                self._interceptions.begin(program)
             return
         for variable in program.variables.values():
             if variable.outcome is None:

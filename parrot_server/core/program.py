@@ -165,7 +165,8 @@ class Program:
     held: dict[tuple[str, str], None] = field(
         default_factory=dict
     )  # engines and prefixes that they hold over a stall of it
-    last_ended: Step | None = None
+    reader: Step | None = None  # the last step that generated
+    idle_since_s: float | None = None  # nothing of it is open, and more may come
     stalls: int = 0  # how often a call followed when all had ended,
     stalled_s: float = 0.0  # and after how long, in all
     groups: dict[str, Group] = field(default_factory=dict)
@@ -224,7 +225,7 @@ class Program:
         for variable in self.variables.values():
             variable.producers.clear()
             variable.waiters.clear()
-        self.last_ended = None
+        self.reader = None
         for parts in (self.steps, self.calls, self.variables, self.functions, self.groups, self.graph):
             parts.clear()
 

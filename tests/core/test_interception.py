@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from parrot_server.core import events as ev
-from parrot_server.core.model import CostModel, Tier, Value
+from parrot_server.core.model import CallSpec, CostModel, Op, Ref, Tier, Transform, Value
 from parrot_server.core.state import Timer
 
 from .programs import ENGINE, FUNCTIONS, Bench, call
@@ -176,3 +176,17 @@ def test_nothing_is_due_for_programs_that_are_forgotten() -> None:
         bench.post(ev.Cancelled(f"p{number}"))
     stalls = [due for due in bench.scheduler._state._timers if due[2] is Timer.STALL]
     assert len(stalls) < 2_500
+
+
+def test_a_program_stalls_when_what_it_makes_of_an_answer_is_there() -> None:
+    """An agent parses each answer: its last step is a transform, which reads nothing of the engine's."""
+    bench = Bench(BOTH)
+    turn = replace(call("turn", "v", x=Value("text of p", 1_000)), expect_return_s=2.0)
+    pick = CallSpec("pick", Op.TRANSFORM, (("x", Ref("v")),), (("y", "w"),), transform=Transform("field", "a"))
+    bench.post(ev.Submitted("p", functions=FUNCTIONS, calls=(turn, pick), closed=False))
+    (sent,) = bench.dispatched
+    bench.finish(sent, '{"a": "b"}')
+    prefix = sent.prompt.prefixes[-2]
+    assert asked(bench, prefix) == [Tier.DEVICE]
+    bench.post(ev.CallsAdded("p", calls=(call("next", "u", x=Value("other", 1_000)),)), after_s=5.0)
+    assert asked(bench, prefix) == [Tier.DEVICE, Tier.NONE]
