@@ -59,6 +59,7 @@ class Machine:
     memory_bytes: float
     usable: float = 0.95
     link_bytes_s: float = 64e9  # to the host
+    host_bytes: float = 128e9  # of the host's memory for KV that is moved out
 
     @property
     def prefill_flop_s(self) -> float:

@@ -93,7 +93,8 @@ class RooflineEngine:
     def _keep(self, action: ev.Keep) -> None:
         prefix = action.prefix
         if action.tier is Tier.HOST:
-            tokens = self.kv.offload(prefix)
+            assert action.prompt is not None, f"{prefix} is to be moved, and nobody says what it is"
+            tokens = self.kv.offload(prefix, action.prompt.prefixes)
             moved = ev.KvChanged(prefix, self.spec.id, Tier.HOST, tokens)
             there_s = self._simulation.now_s + tokens * self._cost.offload_token_s
             self._simulation.at(there_s, lambda: self._simulation.post(moved))

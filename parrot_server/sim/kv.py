@@ -80,9 +80,12 @@ class KvMemory:
             elif node.tier is Tier.HOST:
                 node.tier = Tier.DEVICE
                 self.used_tokens += node.tokens
-            if node.users == 0:
-                self._idle.pop(name, None)
-            node.users += 1
+            self._take(name, node)
+
+    def _take(self, name: str, node: _Node) -> None:
+        if node.users == 0:
+            self._idle.pop(name, None)
+        node.users += 1
 
     def let_go(self, names: Sequence[str]) -> None:
         """A user needs its nodes no more. The end of a prompt becomes idle before its beginning."""
@@ -120,10 +123,12 @@ class KvMemory:
         return self.free_tokens >= tokens
 
     def pin(self, prefix: str, names: tuple[str, ...]) -> None:
-        """Keep what a user holds for its prefix, until `unpin`."""
+        """Keep what a user holds for its prefix, until `unpin`; in the place of an earlier pin, which was moved to the host."""
+        earlier = self._pins.pop(prefix, ())
         self._pins[prefix] = names
         for name in names:
             self._pinned[name] = self._pinned.get(name, 0) + 1
+        self._unhold(earlier)
 
     def is_pinned(self, prefix: str) -> bool:
         """Whether a prefix is pinned on the device."""
@@ -137,15 +142,26 @@ class KvMemory:
 
     def unpin(self, prefix: str) -> None:
         """Let a pinned prefix go; it stays until room is needed."""
-        names = self._pins.pop(prefix, ())
+        self._unhold(self._pins.pop(prefix, ()))
+
+    def _unhold(self, names: tuple[str, ...]) -> None:
         for name in names:
             self._pinned[name] -= 1
             if not self._pinned[name]:
                 del self._pinned[name]
         self.let_go(names)
 
-    def offload(self, prefix: str) -> int:
-        """Move to the host what only this pin holds. Returns how many tokens that were."""
+    def offload(self, prefix: str, prefixes: tuple[str, ...]) -> int:
+        """Move a beginning to the host, but for what others hold. Returns how many tokens that were.
+
+        Args:
+            prefix: what it is called, until `unpin`.
+            prefixes: of its pieces; it need not be pinned if it is there still.
+        """
+        if prefix not in self._pins and self._shares and all(name in self._nodes for name in prefixes):
+            for name in prefixes:
+                self._take(name, self._nodes[name])
+            self.pin(prefix, prefixes)
         moved = 0
         for name in self._pins.get(prefix, ()):
             node = self._nodes[name]

@@ -23,7 +23,9 @@ MACHINES = {
     "h200": Machine("h200", peak_flop_s=989e12, prefill_efficiency=0.5, memory_bytes_s=4.8e12, memory_bytes=141e9),
     "a100": Machine("a100", peak_flop_s=312e12, prefill_efficiency=0.5, memory_bytes_s=2.039e12, memory_bytes=80e9),
     # two cores of a server with AVX-512, as small virtual machines have
-    "cpu": Machine("cpu", peak_flop_s=0.3e12, prefill_efficiency=0.5, memory_bytes_s=15e9, memory_bytes=24e9),
+    "cpu": Machine(
+        "cpu", peak_flop_s=0.3e12, prefill_efficiency=0.5, memory_bytes_s=15e9, memory_bytes=24e9, host_bytes=0
+    ),
 }
 _NAME = re.compile(r"(?:(\d+)x)?([a-z0-9]+?)(?:-([0-9]+b))?")
 
@@ -44,6 +46,7 @@ def model_and_machine(name: str) -> tuple[LanguageModel, Machine]:
         memory_bytes_s=count * machine.memory_bytes_s,
         memory_bytes=count * machine.memory_bytes,
         link_bytes_s=count * machine.link_bytes_s,
+        host_bytes=count * machine.host_bytes,
     )
     if count < 1 or kv_budget_tokens(model, together) < 1:
         raise SetupError(f"{name!r}: {together.name} has no room for {model.name}; it takes {least} of {machine.name}")
@@ -63,6 +66,7 @@ def engine_named(name: str, max_running: int = 256) -> EngineSpec:
         max_running=max_running,
         can_pause=True,
         can_pin=True,
-        can_offload=True,
+        can_offload=machine.host_bytes > 0,
+        host_tokens=int(machine.host_bytes // model.kv_token_bytes),
         cost=roofline(model, machine),
     )

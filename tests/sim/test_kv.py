@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parrot_server.core.model import Piece, PieceKind, Tier
+from parrot_server.core.model import Piece, PieceKind
 from parrot_server.sim.kv import KvMemory
 
 
@@ -57,7 +57,7 @@ def test_what_is_moved_to_the_host_takes_no_room_and_is_found_there() -> None:
     prefixes, pieces = prompt("pinned")
     memory.admit(prefixes, pieces)
     memory.pin("p", prefixes)
-    assert memory.offload("p") == 60
+    assert memory.offload("p", prefixes) == 60
     assert memory.used_tokens == 0
     assert not memory.is_pinned("p")
     assert memory.admit(prefixes, pieces) == (0, 60)
@@ -78,14 +78,18 @@ def test_the_sums_are_right_whatever_happens(orders: list[tuple[str, int]]) -> N
             using.append(prefixes)
         elif order == "go" and using:
             memory.let_go(using.pop(number % len(using)))
-        elif order == "pin" and prefixes[-1] not in pins and memory.admit(prefixes, pieces) is not None:
+        elif order == "pin" and memory.admit(prefixes, pieces) is not None:
             memory.pin(prefixes[-1], prefixes)
-            pins.add(prefixes[-1])
         elif order == "unpin":
             memory.unpin(prefixes[-1])
-            pins.discard(prefixes[-1])
         elif order == "offload":
-            memory.offload(prefixes[-1])
+            memory.offload(prefixes[-1], prefixes)
+        pins.add(prefixes[-1])
         memory.validate()
-        assert Tier.DEVICE is not Tier.HOST
         assert memory.used_tokens >= 0
+    for prefix in pins:
+        memory.unpin(prefix)
+    for prefixes in using:
+        memory.let_go(prefixes)
+    assert memory.make_room(memory.capacity_tokens), "something is held for ever"
+    assert memory.used_tokens == 0

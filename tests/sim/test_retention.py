@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
 from parrot_server.core.cost import prefill_s, roofline, swap_s
-from parrot_server.core.model import CostModel
+from parrot_server.core.events import Action, Event, Keep
+from parrot_server.core.model import CostModel, Tier
 from parrot_server.core.retention import Fate, Stall, cheapest, wastes_token_s
+from parrot_server.core.settings import SchedulerSettings
 from parrot_server.sim.cache import Repeats, run
 from parrot_server.sim.machines import MACHINES, MODELS, engine_named
+from parrot_server.sim.programs import conversation
+from parrot_server.sim.world import Setup, World
 
 LAPTOP = CostModel(prefill_token_s=1 / 700, step_s=0.02, offload_token_s=2e-5)
 
@@ -57,3 +63,29 @@ def test_at_99_percent_a_fifth_of_misses_costs_nearly_everything() -> None:
     repeats, engine = Repeats(0.99, programs=6, calls=150), engine_named("h100")
     assert run(repeats, engine, pins=False).gain == pytest.approx(4.8, abs=0.4)
     assert run(repeats, engine, pins=True).gain > 95
+
+
+def agents(host_tokens: int) -> tuple[World, Counter[Tier]]:
+    """Six agents whose tools take four seconds, on an engine with room for the KV of three; what its cache was asked."""
+    engine = replace(engine_named("h100"), kv_tokens=20_000, max_running=8, host_tokens=host_tokens)
+    asked: Counter[Tier] = Counter()
+
+    def observe(now_s: float, event: Event, actions: list[Action]) -> None:
+        made.simulation.scheduler.validate()
+        asked.update(action.tier for action in actions if isinstance(action, Keep))
+
+    made = World(Setup(SchedulerSettings(), engine), observe=observe)
+    for number in range(6):
+        turns = [(6_000, 100, 0.0), *[(200, 100, 4.0)] * 5]
+        made.add(conversation(f"agent_{number}", turns, at_s=0.7 * number, kind="agent"))
+    made.run()
+    return made, asked
+
+
+def test_what_agents_have_read_is_moved_out_while_others_want_its_room_and_comes_back() -> None:
+    without, never = agents(host_tokens=0)
+    with_host, asked = agents(host_tokens=100_000)
+    assert never[Tier.HOST] == 0
+    assert asked[Tier.HOST] >= 3
+    assert with_host.engine.totals.computed_tokens < without.engine.totals.computed_tokens
+    assert with_host.engine.kv.make_room(20_000), "something is held for agents that have ended"
