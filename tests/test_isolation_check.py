@@ -17,18 +17,19 @@ ONE = Settings(api_keys={"k1": "ada", "k2": "ada"}).runtime()
 TWO = Settings(api_keys={"k1": "ada", "k2": "bob"}).runtime()
 
 
-def comes_up(settings: RuntimeSettings, flavour: FlavourName = "vllm", salted: bool = True) -> None:
-    """Bring up a runtime on a server of this kind. Raises what keeps it from that."""
+def comes_up(settings: RuntimeSettings, flavour: FlavourName = "vllm", salted: bool = True) -> bool:
+    """Bring up a runtime on a server of this kind, and say whether its engine is used. Raises what keeps it from that."""
 
-    async def main() -> None:
+    async def main() -> bool:
         async with (
             asyncio.timeout(20),
             FakeServer(flavour, engine=FakeEngine(salted=salted)) as server,
             Runtime([OpenAIEngine("shared", server.url)], settings) as runtime,
         ):
             await runtime.engines_up()
+            return [engine.up for engine in runtime.scheduler.engines()] == [True]
 
-    asyncio.run(main())
+    return asyncio.run(main())
 
 
 def test_an_engine_that_mixes_tenants_is_not_used_by_several() -> None:
@@ -42,14 +43,14 @@ def test_one_that_knows_no_salts_is_not_used_by_several() -> None:
 
 
 def test_it_is_used_by_one() -> None:
-    comes_up(ONE, salted=False)
+    assert comes_up(ONE, salted=False)
 
 
 def test_an_engine_that_keeps_them_apart_is_used_by_several(caplog: pytest.LogCaptureFixture) -> None:
-    comes_up(TWO)
+    assert comes_up(TWO)
     assert "tenants" not in caplog.text
 
 
 def test_where_nobody_knows_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    comes_up(TWO, "openai")
+    assert comes_up(TWO, "openai")
     assert "engine shared is to be shared by several tenants, but nobody knows" in caplog.text

@@ -92,6 +92,8 @@ class EngineHTTP:
         self._proxy = None if self.host in LOOPBACK or proxy_bypass(self.host) else getproxies().get(parsed.scheme)
         self._headers = AS_CLIENT | ({"authorization": f"Bearer {api_key}"} if api_key else {})
         self._session: aiohttp.ClientSession | None = None
+        self._streams: set[aiohttp.ClientResponse] = set()
+        self._closed = False
 
     async def get(self, path: str) -> Any:
         """The JSON that a path answers. Raises EngineError."""
@@ -140,7 +142,10 @@ class EngineHTTP:
                 until_s = loop.time() + self._patience.idle_s
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, for good: what still reads or asks then gets an EngineError."""
+        self._closed = True
+        for answer in self._streams:  # a session that closes does not wake those who read from it
+            answer.close()
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -153,6 +158,7 @@ class EngineHTTP:
                     answer = await self._send("POST", path, STREAM_HEADERS, encode(body))
             except TimeoutError:
                 raise self._silent("no answer") from None
+            self._streams.add(answer)
             try:
                 if answer.status != 200:
                     raise failure(self.id, answer.status, await self._error_text(answer), answer.headers)
@@ -160,6 +166,7 @@ class EngineHTTP:
                     raise broken(self.id, "its answer is no event stream")
                 yield answer
             finally:
+                self._streams.discard(answer)
                 answer.close()
 
     async def _send(
@@ -178,6 +185,8 @@ class EngineHTTP:
     async def _send_once(
         self, method: str, path: str, headers: Mapping[str, str], content: bytes | None
     ) -> aiohttp.ClientResponse:
+        if self._closed:
+            raise EngineError(Fault.ENGINE, "engine_gone", f"the connections to engine {self.id} were closed")
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 headers=self._headers,

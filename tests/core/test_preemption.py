@@ -66,18 +66,19 @@ def test_a_group_of_sixteen_on_four_slots_ends_under_a_stream_of_single_calls() 
 def test_a_large_call_gets_room_under_a_stream_of_small_ones() -> None:
     bench = Bench(replace(ENGINE, max_running=8, kv_tokens=1000), age_s=2.0, patience_s=10.0)
     wish = {"criteria": (("v", Criterion("throughput")),)}
-    running: list[ev.Dispatch] = []
+    sent_after: int | None = None
     for number in range(300):
         bench.submit(call("a", "v", x=value(f"{number}", 250)), program=f"p{number}")
         if number == 5:
             bench.submit(call("large", "v", x=value("large", 900)), program="large", **wish)
         running = [sent for sent in bench.dispatched if bench.scheduler.program(sent.key.program).ended_s is None]
         if any(sent.key.program == "large" for sent in running):
-            return
+            sent_after = number
+            break
         bench.post(ev.Tick(), after_s=0.5)
         if running:
             bench.finish(running[0])
-    raise AssertionError("the large call never ran")
+    assert sent_after is not None, "the large call never ran"
 
 
 def test_what_is_held_back_does_not_stand_in_the_way_of_what_is_not() -> None:

@@ -63,8 +63,10 @@ anything = st.recursive(
 def test_whatever_comes_out_can_be_told_to_clients(found: object) -> None:
     outcome = outcome_of(Transform("field", "a"), json.dumps({"a": found}))
     if isinstance(outcome, Value):
-        outcome.text.encode()
-        json.loads(outcome.text if not isinstance(found, str) else json.dumps(outcome.text))
+        assert outcome.text.encode().decode() == outcome.text
+        assert outcome.text == found or outcome.text == json.dumps(found, ensure_ascii=False)
+    else:
+        assert "\\ud" in json.dumps(found), "only half a character cannot be told"
 
 
 def test_one_value_that_is_taken_apart_often_is_parsed_once() -> None:

@@ -48,6 +48,10 @@ class Harness:
         """A new engine, not started."""
         raise NotImplementedError
 
+    def engine_to_close(self) -> Engine:
+        """A new engine that is really closed, where `engine` shares one."""
+        return self.engine()
+
     async def busy(self, engine: Engine) -> bool:
         """Whether anything runs or waits in the engine; a harness that can asks the engine itself, past the adapter."""
         load = await engine.load()
@@ -118,6 +122,11 @@ async def until(condition: Callable[[], Awaitable[bool]], within_s: float) -> No
         await asyncio.sleep(0.01)
 
 
+async def read_on(stream: AsyncIterator[GenerateEvent]) -> None:
+    async for _ in stream:
+        pass
+
+
 @pytest.mark.anyio
 class EngineContract:
     """The suite. A subclass says how to make its harness."""
@@ -172,6 +181,7 @@ class EngineContract:
             return not await harness.busy(engine) and (await engine.load()).running == 0
 
         await until(nothing_runs, within_s)
+        assert (await engine.load()).running == 0
 
     async def caught_running(self, engine: Engine, call: Request) -> AsyncGenerator[GenerateEvent, None]:
         stream = engine.generate(call)
@@ -370,11 +380,14 @@ class EngineContract:
         assert (await self.run(harness, engine, request(ask("a bird")))).text
         await self.idle(harness, engine)
 
-    async def test_close_is_final_and_may_be_repeated(self, harness: Harness) -> None:
-        engine = harness.engine()
+    async def test_what_runs_ends_when_the_engine_is_closed_which_may_be_repeated(self, harness: Harness) -> None:
+        engine = harness.engine_to_close()
         await engine.start()
-        await self.run(harness, engine, request(ask("a bird")))
+        stream = await self.caught_running(engine, request(ask("a bird"), max_tokens=400, ignore_eos=True))
         await engine.close()
+        with pytest.raises(EngineError) as caught:
+            await asyncio.wait_for(read_on(stream), harness.patience_s)
+        assert caught.value.fault is Fault.ENGINE
         await engine.close()
 
     # Many at once.

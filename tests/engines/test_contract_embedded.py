@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from parrot_server.engines.base import Engine
+from parrot_server.engines.embedded import EmbeddedEngine
 from tests.engines.contract import EngineContract, Harness
 from tests.engines.shared_engine import SharedEngine
 
@@ -40,6 +41,9 @@ class EmbeddedHarness(Harness):
 
     def engine(self) -> Engine:
         return self._engine
+
+    def engine_to_close(self) -> Engine:
+        return EmbeddedEngine(kv_tokens=2_048)
 
 
 class TestEmbeddedEngine(EngineContract):

@@ -121,13 +121,14 @@ def test_a_model_that_is_no_longer_wanted_is_not_prepared_to_the_end() -> None:
             progress("preparing", None)
             begun.set()
 
-    async def cancelled() -> None:
+    async def cancelled() -> bool:
         task = asyncio.create_task(in_thread(work, "m", lambda what, done: None))
         await asyncio.to_thread(begun.wait)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        return task.cancelled()
 
-    asyncio.run(cancelled())  # waits for its threads
+    assert asyncio.run(cancelled())  # it has waited for its threads
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals tell how a process ended")

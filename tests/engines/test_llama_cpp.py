@@ -43,11 +43,15 @@ class LlamaCppHarness(Harness):
     takes_control_tokens = False
     patience_s = 60.0
 
-    def __init__(self, engine: LlamaCppEngine) -> None:
+    def __init__(self, engine: LlamaCppEngine, log: Path) -> None:
         self._engine = engine
+        self._log = log
 
     def engine(self) -> Engine:
         return self._engine
+
+    def engine_to_close(self) -> Engine:
+        return LlamaCppEngine(log=self._log)
 
     async def busy(self, engine: Engine) -> bool:
         async with httpx.AsyncClient(trust_env=False) as client:
@@ -79,11 +83,12 @@ class TestLlamaCpp(EngineContract):
         return "asyncio"
 
     @pytest.fixture(autouse=True)
-    def _with_shared(self, shared: Shared) -> None:
+    def _with_shared(self, shared: Shared, tmp_path: Path) -> None:
         self._shared = shared
+        self._log = tmp_path / "log"
 
     def make_harness(self) -> Harness:
-        return LlamaCppHarness(self._shared)
+        return LlamaCppHarness(self._shared, self._log)
 
 
 @needs_llama_cpp

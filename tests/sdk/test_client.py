@@ -382,7 +382,7 @@ class TestEnds:
                     variable = refine("x")
                 for _ in variable.stream():
                     break
-            until(lambda: not any("_send_events" in name for name in server.tasks()), "the end of all streams")
+            assert until(lambda: not any("_send_events" in name for name in server.tasks()), "the end of all streams")
 
 
 class TestKeys:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -453,19 +453,27 @@ class TestAsyncio:
 
     def test_an_async_generator_may_hold_a_block(self) -> None:
         """Closed from another context, it leaves that context's program alone."""
+        closed_in: list[str] = []
 
-        async def texts(server: ScriptedServer) -> Any:
+        async def texts(server: ScriptedServer) -> AsyncGenerator[Any, None]:
             async with server.program():
                 yield await refine("x")
                 yield "never"
 
+        async def close(server: ScriptedServer, generator: AsyncGenerator[Any, None]) -> None:
+            async with server.program("mine") as mine:
+                await generator.aclose()
+                refine("y")
+            closed_in.extend(node.id for node in mine.graph().nodes)
+
         async def main(server: ScriptedServer) -> None:
             generator = texts(server)
             await anext(generator)
-            await asyncio.create_task(generator.aclose())
+            await asyncio.create_task(close(server, generator))
 
         with ScriptedServer() as server:
             asyncio.run(main(server))
+        assert closed_in == ["refine-0"], "the call went to another program than that of its block"
 
 
 class TestWishes:

@@ -118,7 +118,9 @@ UNKNOWN = [(model, body, path) for model, body in BODIES for path, _ in objects(
 
 @pytest.mark.parametrize(("model", "body"), BODIES, ids=lambda value: getattr(value, "__name__", ""))
 def test_all_that_the_contract_has_is_read(model: type[Any], body: dict[str, Any]) -> None:
-    read(model, body)
+    parsed = read(model, body)
+    assert isinstance(parsed, model)
+    assert len(parsed.model_fields_set) == len(body), "a field was passed over"
 
 
 @pytest.mark.parametrize(("model", "body", "path"), UNKNOWN, ids=[f"{m.__name__}:{p}" for m, _, p in UNKNOWN])

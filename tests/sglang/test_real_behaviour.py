@@ -79,6 +79,7 @@ async def idle(engine: SGLangEngine, within_s: float) -> None:
         return load.running == 0 and load.waiting == 0
 
     await until(nothing_runs, within_s)
+    assert (await engine.load()).running == 0
 
 
 async def test_a_pinned_prefix_survives_a_flood_and_goes_after_its_release(small: SGLangEngine) -> None:
