@@ -38,7 +38,9 @@ def decode_rate(bench: LoopBench, batch: int) -> DecodeRate:
 
     The two take turns at every step, so that whatever else the machine does hits both alike.
     """
-    calls = [bench.call(random_prompt(PROMPT_TOKENS, seed), 4 * ALTERNATIONS * STEPS) for seed in range(batch)]
+    calls = [
+        bench.call(random_prompt(PROMPT_TOKENS, seed), max_tokens=4 * ALTERNATIONS * STEPS) for seed in range(batch)
+    ]
     while not all(call.output_tokens for call in calls):
         bench.step()
     bare, loop = [], []

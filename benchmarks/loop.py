@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, chain
 from pathlib import Path
 
 import numpy as np
@@ -33,13 +34,15 @@ class LoopBench:
         self.token_bytes = PromptTokenizer.from_folder(folder).token_bytes
         self._calls = 0
 
-    def call(self, ids: list[int], max_tokens: int, salt: str = "") -> Generation:
-        """Send a call."""
+    def call(self, *parts: list[int], max_tokens: int, salt: str = "") -> Generation:
+        """Send a call. The parts of its prompt are its constants, in order, and then its own tokens."""
         self._calls += 1
-        prompt = Prompt((Piece(PieceKind.VALUE, ""),), (f"p{self._calls}",), chat=False)
+        ids, ends = list(chain(*parts)), tuple(accumulate(map(len, parts)))
+        names = (*map(str, ends[:-1]), f"p{self._calls}")
+        prompt = Prompt((Piece(PieceKind.VALUE, ""),) * len(parts), names, chat=False)
         sampling = Sampling(max_tokens=max_tokens, ignore_eos=True)
         request = Request(f"r{self._calls}", "", prompt, sampling, salt)
-        call = Generation(request, PromptTokens(ids, (len(ids),)), self.token_bytes, frozenset(), None)
+        call = Generation(request, PromptTokens(ids, ends), self.token_bytes, frozenset(), None)
         self.loaded.loop.add(call)
         return call
 

@@ -29,10 +29,9 @@ def sharing(bench: LoopBench, shared: bool, seed: int) -> Sharing:
     """Calls that arrive together with a cold common beginning; a salt for each of them keeps it from being shared."""
     head = random_prompt(SHARED_TOKENS, seed)
     began_s = time.perf_counter()
-    calls = [
-        bench.call(head + random_prompt(OWN_TOKENS, seed + i + 1), 2, salt=f"{seed}" if shared else f"{seed}-{i}")
-        for i in range(CALLS)
-    ]
+    owns = [random_prompt(OWN_TOKENS, seed + i + 1) for i in range(CALLS)]
+    salts = [f"{seed}" if shared else f"{seed}-{i}" for i in range(CALLS)]
+    calls = [bench.call(head, own, max_tokens=2, salt=salt) for own, salt in zip(owns, salts, strict=True)]
     while not all(call.output_tokens for call in calls):
         bench.step()
     last_s = time.perf_counter() - began_s

@@ -18,6 +18,7 @@ from parrot_sdk.wire.replies import (
     ProgramTimingReply,
     ResetReply,
     TimingReply,
+    TraceReply,
     UsageReply,
     VariableReply,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "ResetReply",
     "RetryBody",
     "TimingReply",
+    "TraceReply",
     "TransformBody",
     "UsageReply",
     "VariableBody",

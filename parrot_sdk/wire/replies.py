@@ -158,6 +158,13 @@ class GraphReply(Reply):
         return self.model_dump(by_alias=True)
 
 
+class TraceReply(Reply):
+    """A program's steps on a time line, as Perfetto and chrome://tracing read it."""
+
+    trace_events: list[dict[str, Any]] = Field(alias="traceEvents")
+    display_time_unit: Literal["ms"] = Field(alias="displayTimeUnit")
+
+
 class DeltaReply(Reply):
     """Some more text of an attempt; `offset` is the number of characters before it."""
 

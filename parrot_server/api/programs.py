@@ -8,12 +8,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Response
 
-from parrot_sdk.wire import CallsBody, GraphReply, PatchBody, ProgramBody, ProgramPage, ProgramReply
+from parrot_sdk.wire import CallsBody, GraphReply, PatchBody, ProgramBody, ProgramPage, ProgramReply, TraceReply
 from parrot_server.api import to_wire
 from parrot_server.api.caller import Caller, CallerDep
 from parrot_server.api.openapi import takes
 from parrot_server.api.queries import Paging, ProgramId, Waiting
 from parrot_server.api.replies import answer, answer_large, documented
+from parrot_server.api.trace import chrome_trace
 from parrot_server.core.events import Cancelled, ClientEvent, Closed
 from parrot_server.core.model import Failure, Value
 
@@ -122,6 +123,15 @@ async def graph(caller: CallerDep, program_id: ProgramId) -> Response:
     view = caller.runtime.scheduler.graph(program_id)
     await caller.runtime.settled()
     return await answer_large(lambda: to_wire.graph(view))
+
+
+@router.get("/{program_id}/trace", responses=documented(200, model=TraceReply))
+async def trace(caller: CallerDep, program_id: ProgramId) -> Response:
+    """A program's steps on a time line: trace event JSON, for Perfetto."""
+    caller.check_program(program_id)
+    view, now_s = caller.runtime.scheduler.graph(program_id), caller.runtime.now_s()
+    await caller.runtime.settled()
+    return await answer_large(lambda: chrome_trace(view, now_s))
 
 
 async def _once(caller: Caller, key: str | None, place: str, act: Callable[[], Awaitable[str]]) -> tuple[str, bool]:

@@ -67,6 +67,7 @@ def program(view: ProgramView, now_s: float) -> ProgramReply:
             "self": path,
             "graph": f"{path}/graph",
             "events": f"{path}/events",
+            "trace": f"{path}/trace",
             "variable": f"{path}/variables/{{name}}",
         },
     )

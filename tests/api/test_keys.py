@@ -71,7 +71,7 @@ def test_tenants_do_not_see_each_other(server: Server) -> None:
     ann, bob = of("key-of-ann"), of("key-of-bob")
     made = server.http.post("/v1/programs", json=program(echo("a", "go", "v"), close=False), headers=ann)
     url = f"/v1/programs/{made.json()['id']}"
-    paths = ["", "/graph", "/events", "/variables/v", "/variables/v/stream"]
+    paths = ["", "/graph", "/trace", "/events", "/variables/v", "/variables/v/stream"]
     responses: list[httpx.Response] = [server.http.get(url + path, headers=bob) for path in paths]
     responses += [
         server.http.delete(url, headers=bob),

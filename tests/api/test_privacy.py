@@ -48,6 +48,7 @@ def test_a_canary_is_found_nowhere_but_in_its_value(caplog: pytest.LogCaptureFix
             read = server.http.get(f"{url}/variables/v", params={"wait": 30})
             assert read.status_code == (200 if kind == "fine" else 424)
             texts[f"{kind} graph"] = server.http.get(f"{url}/graph").text
+            texts[f"{kind} trace"] = server.http.get(f"{url}/trace").text
             texts[f"{kind} events"] = server.http.get(f"{url}/events").text
             if kind != "fine":
                 texts[kind] = read.text

@@ -208,6 +208,7 @@ def test_a_client_that_asks_before_it_sends_need_not_send(server: Server) -> Non
         ("GET", "/v1/programs/nobody/events", 404),
         ("GET", "/v1/programs/nobody/variables/v/stream", 404),
         ("GET", "/v1/programs/nobody/graph", 404),
+        ("GET", "/v1/programs/nobody/trace", 404),
         ("DELETE", "/v1/programs/nobody", 404),
         ("POST", "/v1/programs/nobody/close", 404),
         ("PATCH", "/v1/programs/nobody", 404),
