@@ -94,11 +94,11 @@ def _answers(action: ev.Action) -> list[ev.Event]:
 
 
 def main() -> None:
-    """Print what the scheduler costs at 100 and at 10,000 open calls, and along a chain of 5,000."""
+    """Print what the scheduler costs at 1,000 and at 10,000 open calls, and along a chain of 5,000."""
     print("scheduler: seconds of a submit (check and handle), microseconds of `handle` a call touched")
     gc.freeze()
     costs = [
-        measure("100 maps and a join", map_reduce(100)),
+        measure("1,000 maps and a join", map_reduce(1_000)),
         measure("10,000 maps and a join", map_reduce(10_000)),
         measure("a chain of 5,000", chain(5_000)),
     ]
@@ -106,7 +106,7 @@ def main() -> None:
         print(
             f"  {cost.name:24} submit {cost.submit_s:6.3f} s   median {cost.median_us:5.1f} us   p99 {cost.p99_us:6.1f} us"
         )
-    print(f"  10,000 open calls against 100: {costs[1].median_us / costs[0].median_us:.2f} times the median")
+    print(f"  10,000 open calls against 1,000: {costs[1].median_us / costs[0].median_us:.2f} times the median")
 
 
 if __name__ == "__main__":

@@ -250,18 +250,18 @@ class Dispatcher:
         state = self._state
         if engine.totals.leaving or (engine.is_full and not engine.spec.can_pause):
             return  # room is on its way, or none can be made
-        if would_slow_down(step, engine, state.now_s, state.settings):
-            return  # it is not for want of room
+        lesser = engine.less_urgent(step.urgency)
+        idle = [run for run in engine.totals.paused if run.step.urgency < step.urgency]  # they have room, but no slot
+        if not (lesser or idle) or would_slow_down(step, engine, state.now_s, state.settings):
+            return  # nobody could make room, or it is not for want of room
         mine = self._score(step)
         need_tokens = plan(step, engine, state.predictor, state.prefixes, state.settings).need_tokens
         batch = step.objective is Objective.BATCH
         slot_only = engine.is_full and engine.has_tokens(need_tokens, state.settings, batch=batch)
-        idle = () if slot_only else engine.totals.paused  # they have room, but no slot
         worse = [
             (score, run.step.seq, run)
-            for run in (*engine.less_urgent(step.urgency), *idle)
-            if run.step.urgency < step.urgency
-            and (slot_only or run.step.evictions < MAX_EVICTIONS)
+            for run in (lesser if slot_only else [*lesser, *idle])
+            if (slot_only or run.step.evictions < MAX_EVICTIONS)
             and self._is_before(step, run.step, mine, score := self._score_of(run), levels=1.0)
         ]
         if not worse:

@@ -18,6 +18,7 @@ from parrot_server.core.program import Step
 from parrot_server.core.runs import Run, Totals
 from parrot_server.core.settings import SchedulerSettings
 
+MOST_URGENT_FIRST = sorted(Urgency, reverse=True)
 MOST_UNWARMABLE = 10_000  # prefixes that an engine is known to be unable to keep
 
 
@@ -203,7 +204,11 @@ class Engine:
 
     def most_urgent(self) -> Urgency:
         """How urgent the most urgent calls in the running batch are: those whose time per token is kept."""
-        return max((urgency for urgency, part in self.totals.decoding.items() if part.runs), default=Urgency.BACKGROUND)
+        decoding = self.totals.decoding
+        for urgency in MOST_URGENT_FIRST:
+            if decoding[urgency].runs:
+                return urgency
+        return Urgency.BACKGROUND
 
     def less_urgent(self, than: Urgency) -> list[Run]:
         """Calls in the running batch that are less urgent."""
