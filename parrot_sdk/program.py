@@ -199,7 +199,7 @@ class Program:
             "deadline_s": deadline_s,
             "budget": budget,
         }
-        said = {field: value for field, value in wishes.items() if value}
+        said = {field: value for field, value in wishes.items() if value is not None and value != {}}
         self.client.connection.run(self.submission.patch(said))
 
     def cancel(self) -> None:

@@ -83,10 +83,13 @@ class Submission:
 
     async def patch(self, wishes: Mapping[str, Any]) -> None:
         """Change what is wished: with the first request when that is still to come, else at once."""
-        if self.id is None:
-            criteria = {**self._wishes.get("criteria", {}), **wishes.get("criteria", {})}
-            self._wishes |= {**wishes, "criteria": criteria}
-            return
+        async with self._sending:  # the first request may be on its way, with what was wished before
+            if self.id is None and self.refusal is not None:
+                raise self.refusal
+            if self.id is None:
+                criteria = {**self._wishes.get("criteria", {}), **wishes.get("criteria", {})}
+                self._wishes |= {**wishes, "criteria": criteria}
+                return
         await self.send()  # a criterion may name a variable that the server does not know yet
         await self._connection.request("PATCH", self._path(), wishes)
 
@@ -130,7 +133,8 @@ class Submission:
         elif self.id is not None and close and not self._over:
             await self._connection.request("POST", f"{self._path()}/close")
         elif self.id is None and (fields or not close):
-            answer = await self._connection.request("POST", "/v1/programs", {**self._wishes, **fields, "close": close})
+            body = {**self._wishes, **fields, "close": close or self._over}
+            answer = await self._connection.request("POST", "/v1/programs", body)
             self.id = answer.read(ProgramReply).id
 
     async def _get_variable(self, name: str, wait_s: float | None) -> VariableReply:

@@ -147,8 +147,6 @@ class EngineRunner:
         """Let all calls go and stop the engine."""
         running, keeps = list(self._running.values()), list(self._keeps.values())
         self._drop_all()
-        for task in keeps:
-            task.cancel()
         await asyncio.gather(*(generation.gone() for generation in running), *keeps, return_exceptions=True)
         try:
             async with asyncio.timeout(self._timeouts.abort_s):
@@ -190,6 +188,8 @@ class EngineRunner:
     def _drop_all(self) -> None:
         for generation in self._running.values():
             generation.drop()
+        for task in self._keeps.values():
+            task.cancel()
         self._running.clear()
         self._sent_s.clear()
         self._progress.clear()

@@ -56,7 +56,7 @@ class Generation:
         self._stalled = False
         self._end_when_stopped: EngineEvent | None = None
         self._patience: asyncio.TimerHandle | None = None
-        self._limit = self._call_limit()
+        self._begun = False
         self._task = self._loop.create_task(self._run(), name=f"generation {rid}")
         self._wait_for_more(timeouts.first_token_s)
 
@@ -83,6 +83,7 @@ class Generation:
     # ---- its life --------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        self._begun = True
         dispatch = self.dispatch
         request = Request(
             rid=self.rid,
@@ -160,7 +161,9 @@ class Generation:
             self._end_when_stopped = end
         self._disarm()
         self._task.cancel()
-        self._patience = self._loop.call_later(self._timeouts.abort_s, self._give_up)
+        # A task that has not begun never will, and the engine has heard nothing of the call.
+        wait_s = self._timeouts.abort_s if self._begun else 0.0
+        self._patience = self._loop.call_later(wait_s, self._give_up)
 
     def _give_up(self) -> None:
         self._task.cancel()
@@ -184,23 +187,16 @@ class Generation:
 
     # ---- time ------------------------------------------------------------------------------------------------------
 
-    def _call_limit(self) -> asyncio.TimerHandle | None:
-        seconds = self.dispatch.timeout_s
-        return None if seconds is None else self._loop.call_later(seconds, self._out_of_time, "call_timeout", seconds)
-
     def _wait_for_more(self, seconds: float) -> None:
         if self._ended or self._stalled or self._end_when_stopped is not None:
             return
-        if self._patience is not None:
-            self._patience.cancel()
-        self._patience = self._loop.call_later(seconds, self._out_of_time, "engine_timeout", seconds)
+        self._disarm()
+        self._patience = self._loop.call_later(seconds, self._out_of_time, seconds)
 
-    def _out_of_time(self, type: str, seconds: float) -> None:
-        what = "whole answer" if type == "call_timeout" else "text"
-        message = f"engine {self.dispatch.engine} gave no {what} in {seconds:g} s"
-        self._stop(self._failed(Fault.TIMEOUT, type, message))
+    def _out_of_time(self, seconds: float) -> None:
+        message = f"engine {self.dispatch.engine} gave no text in {seconds:g} s"
+        self._stop(self._failed(Fault.TIMEOUT, "engine_timeout", message))
 
     def _disarm(self) -> None:
-        for timer in (self._patience, self._limit):
-            if timer is not None:
-                timer.cancel()
+        if self._patience is not None:
+            self._patience.cancel()

@@ -259,8 +259,8 @@ class Runtime:
             program, name: the variable.
             attempt, offset: where this reader stopped when it was here before.
         """
-        await self.settled()
         view = self.scheduler.variable(program, name)
+        await self.settled()  # what was seen is committed now; what came since is told by the stream
         if view.outcome is not None:
             return self._readers.ended(program, name, view.outcome).follow(attempt, offset)
         return self._watched(program, name, self._readers.stream(program, name).follow(attempt, offset))
@@ -355,7 +355,10 @@ class Runtime:
                     log.error("the journal cannot be written (%s); trying again", error.strerror)
                     await asyncio.sleep(COMMIT_RETRY_S)
             for seen in visible:
-                self._show(seen)
+                try:
+                    self._show(seen)
+                except Exception as error:  # noqa: BLE001 - what the others wait for must still be shown
+                    record_incident(error, f"showing {type(seen).__name__}")
 
     def _show(self, seen: VisibleAction | asyncio.Future[None]) -> None:
         if isinstance(seen, asyncio.Future):

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from parrot_sdk.wire import TraceReply
-from parrot_server.core.model import Op
+from parrot_server.core.model import CallState, Op
 from parrot_server.core.views import GraphView, NodeView
 
 TraceEvent = dict[str, Any]
 WAITING = "waiting for an engine"
-SERVER = "server"  # where transforms run
+SERVER = "server"  # where transforms run, and calls are spread over lists
 
 
 _Shown = dict[str, tuple[TraceEvent, TraceEvent]]
@@ -45,7 +45,7 @@ def chrome_trace(graph: GraphView, now_s: float) -> TraceReply:
     """The trace of a program.
 
     Args:
-        graph: its steps. Of one that was tried again, the last attempt is shown.
+        graph: its steps. Of one that was tried again, the last attempt is shown; what came before counts as waiting.
         now_s: where the spans of what still waits or runs end, in the core's seconds.
     """
     places: dict[str, _Rows] = {}
@@ -76,7 +76,9 @@ def _spans(graph: GraphView, now_s: float) -> Iterator[tuple[NodeView, str, int,
         ready_us = _us(node, timing.ready_s)
         end_us = max(ready_us, _us(node, now_s if timing.ended_s is None else timing.ended_s))
         if node.engine is None or timing.sent_s is None:
-            yield node, WAITING if node.op is Op.GENERATE else SERVER, ready_us, end_us
+            # A call that is done without an engine was spread over the elements of a list.
+            waited = node.op is Op.GENERATE and node.state is not CallState.DONE
+            yield node, WAITING if waited else SERVER, ready_us, end_us
             continue
         sent_us = _us(node, timing.sent_s)
         if sent_us > ready_us:

@@ -144,7 +144,7 @@ class Dispatcher:
         self._leave_queue(step)
         step.attempt += 1
         step.engine = engine.spec.id
-        step.sent_s = state.now_s
+        step.sent_s, step.started_s, step.first_token_s = state.now_s, None, None
         state.move(step, CallState.SENT)
         run = Run(
             step=step,
@@ -257,7 +257,9 @@ class Dispatcher:
         mine = self._score(step)
         need_tokens = plan(step, engine, state.predictor, state.prefixes, state.settings).need_tokens
         batch = step.objective is Objective.BATCH
-        slot_only = engine.is_full and engine.has_tokens(need_tokens, state.settings, batch=batch)
+        slot_only = engine.has_tokens(need_tokens, state.settings, batch=batch)
+        if slot_only and not engine.is_full:
+            return  # it waits for something else
         worse = [
             (score, run.step.seq, run)
             for run in (lesser if slot_only else [*lesser, *idle])

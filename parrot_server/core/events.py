@@ -377,7 +377,6 @@ class Dispatch:
     salt: str
     priority: int = 0
     grant_tokens: int | None = None
-    timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,11 @@ class PinState(StrEnum):
 
 @dataclass(slots=True)
 class Pin:
-    """A prefix that an engine was asked to keep, and how it was asked."""
+    """A prefix that an engine was asked to keep, how it was asked, and when that is looked at again."""
 
     keep: Keep
     prompt: Prompt
+    look_s: float
     state: PinState = PinState.WARMING
 
 

@@ -67,9 +67,10 @@ class Keeper:
         assert prefix not in engine.coming, f"{prefix} is on its way to {engine.spec.id} already"
         if prefix in engine.held:  # it comes back from the host, and is held for those that will use it
             engine.let_go(prefix)
-        engine.pin(prefix, Pin(self.ask(engine, prompt, step, Tier.DEVICE), prompt))
+        pin = Pin(self.ask(engine, prompt, step, Tier.DEVICE), prompt, state.now_s)
+        engine.pin(prefix, pin)
         engine.coming[prefix] = []
-        state.set_timer(state.now_s + state.settings.pin_s / 2, Timer.PIN, engine.spec.id, prefix)
+        self._look_again(engine, prefix, pin)
 
     def ask(self, engine: Engine, prompt: Prompt, step: Step, tier: Tier) -> Keep:
         """Ask an engine to bring a beginning of a step's prompt to a tier."""
@@ -81,15 +82,20 @@ class Keeper:
 
     def refresh(self, engine: Engine, prefix: str) -> None:
         """Ask an engine to keep a prefix for longer, if it is still wanted."""
-        pin = engine.pins.get(prefix)
-        if pin is not None and prefix not in engine.held and not self._state.prefixes.pins(prefix):
+        state, pin = self._state, engine.pins.get(prefix)
+        if pin is None or state.now_s < pin.look_s:
+            return  # the timer was set for a pin that has gone
+        if prefix not in engine.held and not state.prefixes.pins(prefix):
             self.unpin(engine, prefix)
             return
-        if pin is not None and pin.state is PinState.HELD:
-            pin.keep = replace(pin.keep, until_s=self._state.now_s + self._state.settings.pin_s)
-            self._state.actions.append(pin.keep)
-        if pin is not None:
-            self._state.set_timer(self._state.now_s + self._state.settings.pin_s / 2, Timer.PIN, engine.spec.id, prefix)
+        if pin.state is PinState.HELD:
+            pin.keep = replace(pin.keep, until_s=state.now_s + state.settings.pin_s)
+            state.actions.append(pin.keep)
+        self._look_again(engine, prefix, pin)
+
+    def _look_again(self, engine: Engine, prefix: str, pin: Pin) -> None:
+        pin.look_s = self._state.now_s + self._state.settings.pin_s / 2
+        self._state.set_timer(pin.look_s, Timer.PIN, engine.spec.id, prefix)
 
     def release(self, step: Step) -> None:
         """A step will use its prefixes no more; engines may let go of those that nobody else will use."""

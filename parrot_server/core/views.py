@@ -20,7 +20,7 @@ class VariableState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Moments in the core's seconds; None: not yet. `queue_s` is READY to first Started, `wall_s` READY to the end."""
+    """Moments in the core's seconds; None: not yet. From `sent_s` on they are those of the last attempt."""
 
     submitted_s: float
     ready_s: float | None = None

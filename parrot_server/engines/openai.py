@@ -114,6 +114,7 @@ class OpenAIEngine:
             schemas=self._flavour.grammars,
             cost=self._cost,
         )
+        self._dropped.clear()  # it may be another server by now
         self._heard()
         return self._spec
 

@@ -193,9 +193,9 @@ class SGLangEngine:
                 lines.put_nowait(data)
 
     async def _let_go(self, rid: str, reader: asyncio.Task[None], ended: bool) -> None:
-        """Abort a call until its stream has ended, unless it ended well."""
+        """Abort a call until its stream has ended, unless it ended well or was refused."""
         try:
-            for _ in range(0 if ended else ABORT_TRIES):
+            for _ in range(0 if ended or _was_refused(reader) else ABORT_TRIES):
                 with suppress(EngineError):
                     await self._http.post("/abort_request", {"rid": rid})
                 await asyncio.wait([reader], timeout=ABORT_AGAIN_S)
@@ -255,6 +255,12 @@ class SGLangEngine:
         body: Body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 1, "temperature": 0}, **salted(salt)}
         answer = json_of(self.id, await self._http.post("/generate", body))
         return int((answer.get("meta_info") or {}).get("cached_tokens") or 0)
+
+
+def _was_refused(reader: asyncio.Task[None]) -> bool:
+    """Whether the server did not take the call at all."""
+    error = reader.exception() if reader.done() and not reader.cancelled() else None
+    return isinstance(error, EngineError) and error.fault in (Fault.CALL, Fault.BUSY)
 
 
 def sampling_params(sampling: Sampling, grammars: bool) -> Body:

@@ -55,7 +55,8 @@ class SGLangPins:
             pin = _Pin(None, asyncio.create_task(self._touch(ids, salt, hold_s)))
         before = self._pins.pop(key, None)
         self._pins[key] = pin
-        await self._end(before)  # only now: it was never without a pin
+        with suppress(EngineError):  # the prefix is held, whatever becomes of the older pin, which ends by itself
+            await self._end(before)  # only now: it was never without a pin
         return tokens
 
     async def release(self, prefix: str, salt: str) -> None:

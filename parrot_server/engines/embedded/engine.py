@@ -18,6 +18,7 @@ from parrot_server.engines.embedded.settings import Mode, Settings
 from parrot_server.errors import EngineError, Fault
 
 _LET_GO_S = 60.0
+_HUNG_S = 60.0  # a process that says nothing for so long between two steps is replaced
 
 
 class Options(TypedDict, total=False):
@@ -72,9 +73,9 @@ class EmbeddedEngine:
         return self._process.pid if self._process is not None and self._process.failure is None else None
 
     async def start(self) -> EngineSpec:
-        """Prepare the model if need be, start the process and load it; a process that is there already is kept."""
+        """Prepare the model if need be, start the process and load it; a process that is there and answers is kept."""
         async with self._starting:
-            if self._spec is not None and self.pid is not None:
+            if self._spec is not None and await self._answers():
                 return self._spec
             await self.close()
             require_packages()
@@ -82,6 +83,14 @@ class EmbeddedEngine:
             settings = replace(self._settings, folder=str(folder))
             self._process, self._spec = await EngineProcess.spawn(Start(settings, self.id), self._take, self._gone)
             return self._spec
+
+    async def _answers(self) -> bool:
+        try:
+            async with asyncio.timeout(_HUNG_S):
+                await self._alive().load()
+        except (EngineError, TimeoutError):
+            return False
+        return True
 
     async def generate(self, request: Request) -> AsyncGenerator[GenerateEvent, None]:
         """Generate one output."""

@@ -31,7 +31,7 @@ from parrot_server.errors import EngineError, Fault, SetupError
 
 log = logging.getLogger("parrot")
 _COMMAND = (sys.executable, "-m", "parrot_server.engines.embedded.child")
-_SAID_LINES = 20
+_SAID_BYTES = 8_192  # of its last words
 _CLOSE_S = 5.0
 
 
@@ -57,7 +57,7 @@ class EngineProcess:
         self._on_report = on_report
         self._on_gone = on_gone
         self._pongs: deque[asyncio.Future[Load]] = deque()
-        self._said: deque[str] = deque(maxlen=_SAID_LINES)
+        self._said = b""
         self._tasks: list[asyncio.Task[None]] = []
         self.failure: EngineError | None = None
 
@@ -91,7 +91,7 @@ class EngineProcess:
                 raise SetupError(message.message)
             if not isinstance(message, Ready):
                 await life._tasks[0]  # its last words
-                said = f"; it said: {life._said[-1]}" if life._said else ""
+                said = f"; it said: {words[-1]}" if (words := life._last_words()) else ""
                 ended = await life._ended()
                 raise EngineError(ended.fault, ended.type, f"{ended.message} while it loaded the model{said}")
         except BaseException:
@@ -169,8 +169,11 @@ class EngineProcess:
 
     async def _read_errors(self) -> None:
         assert self._process.stderr is not None
-        async for line in self._process.stderr:
-            self._said.append(line.decode("utf-8", "replace").rstrip())
+        while piece := await self._process.stderr.read(_SAID_BYTES):  # not by lines: one may have no end
+            self._said = (self._said + piece)[-_SAID_BYTES:]
+
+    def _last_words(self) -> list[str]:
+        return self._said.decode("utf-8", "replace").rstrip().splitlines()
 
     async def _ended(self) -> EngineError:
         """Why it ended. Its last words go to the log; they hold no prompt, for it prints none."""
@@ -178,7 +181,7 @@ class EngineProcess:
         if self.failure is None:
             self.failure = _gone(self._engine, f"ended with code {code}")
             log.warning("engine process %s (%d) ended with code %d", self._engine, self.pid, code)
-            for line in self._said:
+            for line in self._last_words():
                 log.debug("engine process %s said: %s", self._engine, line)
         return self.failure
 
