@@ -214,3 +214,40 @@ def test_an_engine_that_goes_and_comes_back_is_used_again() -> None:
             assert (await watched.next(Finished)).attempt == 2
 
     play(main())
+
+
+def test_a_call_that_is_aborted_before_its_task_began_is_let_go_at_once() -> None:
+    async def main() -> None:
+        async with Watched(slow()) as watched:
+            loop = asyncio.get_running_loop()
+            watched.dispatch()
+            watched.runner.abort(Abort(KEY, 1, "fake"))
+            began_s = loop.time()
+            await watched.next(Aborted)
+            assert loop.time() - began_s < 0.1
+            assert watched.engine.requests == []
+
+    play(main())
+
+
+def test_what_was_to_be_kept_in_a_former_life_of_an_engine_is_not_told_of_in_the_next() -> None:
+    class Stuck(FakeEngine):
+        async def keep(self, *what: Any) -> int:
+            self.keeps.append((what[0], what[4]))
+            await asyncio.Event().wait()
+            return 0
+
+    async def main() -> None:
+        async with Watched(Stuck(), Timeouts(keep_s=20.0)) as watched:
+            watched.runner.keep(Keep("prefix", "fake", Tier.DEVICE, 60.0, "", "", PROMPT), 60.0)
+            await asyncio.sleep(1)
+            assert watched.engine.keeps
+            watched.engine.go_down()
+            await watched.next(EngineDown)
+            watched.engine.come_back()
+            await watched.next(EngineUp)
+            watched.events.clear()
+            await asyncio.sleep(60)
+            assert not [event for event in watched.events if isinstance(event, Warmed | WarmFailed)]
+
+    play(main())

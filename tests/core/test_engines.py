@@ -89,3 +89,22 @@ def test_an_engine_that_has_let_go_as_it_was_asked_is_not_taken_to_have_lost_wha
     assert bench.scheduler.engines()[0].pinned_prefixes == 1
     bench.post(ev.Warmed(keep.prefix, "e0", 8))
     assert bench.scheduler.engines()[0].pinned_prefixes == 1
+
+
+def test_the_moments_of_a_step_are_those_of_its_last_attempt() -> None:
+    bench = Bench()
+    bench.submit(call("a", "v", x=value("x")))
+    first = bench.dispatched[0]
+    bench.post(ev.Started(first.key, 1), after_s=1.0)
+    bench.post(ev.Progress("e0", ((first.key, 1, 3),)), after_s=1.0)
+    bench.post(ev.Failed(first.key, 1, Fault.ENGINE, "gone", "gone"), after_s=1.0)
+    bench.post(ev.Tick(), after_s=60.0)
+    assert bench.dispatched[-1].attempt == 2
+    timing = bench.scheduler.variable("p", "v").timing
+    assert timing is not None
+    assert (timing.started_s, timing.first_token_s) == (None, None)
+    bench.finish(bench.dispatched[-1])
+    timing = bench.scheduler.variable("p", "v").timing
+    assert timing is not None
+    moments = [timing.ready_s, timing.sent_s, timing.started_s, timing.first_token_s, timing.ended_s]
+    assert moments == sorted(moments, key=float)

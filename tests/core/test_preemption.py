@@ -97,3 +97,15 @@ def test_what_is_held_back_does_not_stand_in_the_way_of_what_is_not() -> None:
     bench.post(ev.Tick(), after_s=20.0)
     group("later", 128, 4_000)
     assert sum(sent.key.program == "later" for sent in bench.dispatched) == 128
+
+
+def test_nobody_is_turned_out_for_a_call_that_waits_for_a_prefix_and_not_for_room() -> None:
+    """More calls share a cold beginning than may wait for it at once: the rest waits in the queue, and takes nobody's room."""
+    bench = Bench(replace(ENGINE, max_running=4, kv_tokens=100_000, can_pin=True, can_pause=True), warm_tokens=1)
+    wish = {"criteria": (("v", Criterion("throughput")),)}
+    bench.submit(call("t", "v", JOIN, xs=value("text")), program="background", **wish)
+    bench.post(ev.Started(bench.dispatched[-1].key, 1))
+    bench.submit(*map_reduce(8), program="book")
+    assert len(bench.of(ev.Keep)) == 1
+    bench.post(ev.Tick(), after_s=0.05)
+    assert bench.of(ev.Abort) == bench.of(ev.Pause) == []

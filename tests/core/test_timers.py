@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from parrot_server.core import events as ev
-from parrot_server.core.model import Budget, Criterion, Objective, Value
+from parrot_server.core.model import Budget, Criterion, Objective, Tier, Value
 from parrot_server.errors import Fault
 
-from .programs import Bench, call, value
+from .programs import ENGINE, Bench, call, map_reduce, value
 
 
 def wake_up(bench: Bench) -> bool:
@@ -82,3 +84,21 @@ def test_timers_of_programs_that_are_forgotten_are_too() -> None:
     for number in range(5000):
         bench.submit(program=f"p{number}", variables=(("x", value("given")),))
         assert len(bench.scheduler._state._timers) < 3000
+
+
+def test_a_prefix_that_is_let_go_and_kept_again_is_looked_after_once() -> None:
+    bench = Bench(replace(ENGINE, max_running=1, can_pin=True), warm_tokens=1, pin_s=10.0)
+    for number in range(4):
+        bench.submit(*map_reduce(2), program=f"p{number}")
+        warm = bench.of(ev.Keep)[-1]
+        assert isinstance(warm, ev.Keep)
+        assert warm.tier is Tier.DEVICE
+        bench.post(ev.Warmed(warm.prefix, "e0", 5), after_s=0.5)
+        if number < 3:
+            bench.post(ev.Cancelled(f"p{number}"))
+            sent = bench.dispatched[-1]
+            bench.post(ev.Aborted(sent.key, sent.attempt))
+    before = len(bench.of(ev.Keep))
+    for _ in range(100):
+        bench.post(ev.Tick(), after_s=0.5)
+    assert len(bench.of(ev.Keep)) - before == 10  # every five seconds

@@ -16,6 +16,7 @@ import pytest
 
 from parrot_server.core.model import Piece, PieceKind, Prompt, Tier
 from parrot_server.engines.base import Prefill, Request, Stalled, Text
+from parrot_server.engines.embedded import engine as engine_module
 from parrot_server.engines.embedded.model_files import DEFAULT_MODEL, prepare
 from parrot_server.engines.tokens import Detokenizer, PromptTokenizer
 from parrot_server.errors import EngineError, Fault
@@ -370,3 +371,16 @@ def test_usage_reporting_is_out_of_reach() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="stops a process by a signal")
+async def test_a_process_that_hangs_is_replaced(engine: SharedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "_HUNG_S", 0.5)
+    hung = engine.pid
+    assert hung is not None
+    assert await engine.start()
+    assert engine.pid == hung
+    os.kill(hung, signal.SIGSTOP)
+    await engine.start()
+    assert engine.pid not in (None, hung)
+    assert (await run(engine, request(ask("a bird")))).text

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from parrot_server.engines.embedded import EmbeddedEngine
+from parrot_server.engines.embedded import EmbeddedEngine, engine_process
 from parrot_server.engines.embedded.engine_process import EngineProcess
 from parrot_server.engines.embedded.messages import Start
 from parrot_server.engines.embedded.model_files import (
@@ -27,7 +27,7 @@ from parrot_server.engines.embedded.model_files import (
     watched,
 )
 from parrot_server.engines.embedded.settings import Settings
-from parrot_server.errors import SetupError
+from parrot_server.errors import EngineError, SetupError
 
 
 @pytest.fixture(autouse=True)
@@ -173,3 +173,11 @@ def test_two_processes_prepare_the_packaged_model_once(tmp_path: Path) -> None:
     assert sorted(said) == [[str(folder), "False"], [str(folder), "True"]]
     assert {path.name for path in folder.iterdir()} >= {"openvino_model.xml", "tokenizer.json", "config.json"}
     assert [path.name for path in folder.parent.iterdir() if path.name.endswith(".preparing")] == []
+
+
+def test_a_process_that_says_a_line_without_end_is_still_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    says = "import sys; sys.stderr.write('x' * 300_000 + '\\nits last words'); sys.exit(3)"
+    monkeypatch.setattr(engine_process, "_COMMAND", (sys.executable, "-c", says))
+    start = Start(Settings(folder="nix", name="nix"), "embedded")
+    with pytest.raises(EngineError, match=r"ended with code 3 .*it said: its last words"):
+        asyncio.run(EngineProcess.spawn(start, lambda report: None, lambda error: None))

@@ -393,3 +393,24 @@ async def test_the_doctor_finds_a_cache_that_is_shared_across_tenants() -> None:
     async with served({"disable_radix_cache": True}, inner=FakeEngine(shares_prefixes=False)) as (_, engine):
         found = {finding.ability: finding for finding in await engine.doctor()}["isolation"]
         assert found.can is True
+
+
+async def test_a_pin_is_renewed_though_the_older_one_cannot_be_ended() -> None:
+    async def fails(server: FakeServer, body: Body) -> Response:
+        return problem(500, "busy", "x")
+
+    async with served(routes={"POST /close_session": fails}) as (server, engine):
+        prompt = ask("value", CONSTANT)
+        prefix = prompt.prefixes[1]
+        tokens = await engine.keep(prefix, prompt.head(prefix), "", "", Tier.DEVICE, 60.0)
+        assert await engine.keep(prefix, prompt.head(prefix), "", "", Tier.DEVICE, 60.0) == tokens
+        assert len(sent(server, "/close_session")) == 1
+
+
+async def test_a_call_that_was_refused_is_not_aborted() -> None:
+    async def refuses(server: FakeServer, body: Body) -> Response:
+        return problem(400, "no", "x")
+
+    async with served(routes={"POST /generate": refuses}) as (server, engine):
+        assert (await fail(engine)).fault is Fault.CALL
+        assert sent(server, "/abort_request") == []

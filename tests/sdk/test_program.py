@@ -582,3 +582,33 @@ def test_everything_repeats_exactly() -> None:
             return server.engine.prompts, server.now_s
 
     assert run() == run()
+
+
+class TestRequests:
+    def test_a_wish_beside_the_first_request_is_not_lost(self) -> None:
+        async def both(program: Program) -> None:
+            sending = asyncio.ensure_future(program.submission.send())
+            for _ in range(2):
+                await asyncio.sleep(0)
+            assert program.submission._sending.locked(), "the first request is not on its way"
+            await program.submission.patch({"priority": 5.0})
+            await sending
+
+        with ScriptedServer() as server, server.program() as program:
+            refine("x")
+            server.client.connection.run(both(program))
+            assert program.submission.id is not None
+            assert server._runtime.scheduler.program(program.submission.id).priority == 5.0
+
+    def test_looking_at_a_program_that_had_no_calls_leaves_none_open(self) -> None:
+        with ScriptedServer() as server:
+            with server.program() as program:
+                pass
+            assert program.info().state == "done"
+
+    def test_a_wish_that_makes_no_sense_is_refused(self) -> None:
+        with ScriptedServer() as server, server.program() as program:
+            refine("x")
+            program.info()
+            with pytest.raises(RequestRefused, match="priority"):
+                program.update(priority=0)
