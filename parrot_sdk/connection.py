@@ -138,7 +138,7 @@ class Connection:
         headers = {"Idempotency-Key": uuid.uuid4().hex} if method == "POST" else {}
         content = None
         if body is not None:
-            content = json.dumps(body, allow_nan=False).encode()
+            content = _content(body)
             headers["Content-Type"] = "application/json"
         client, timeout_s = self._quick, self._timeout_s
         params = dict(params or {})
@@ -229,6 +229,15 @@ class _Patience:
             raise problem from None  # what the transport said is in it
         self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
         await asyncio.sleep(pause_s)
+
+
+def _content(body: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(body, allow_nan=False).encode()
+    except ValueError:
+        raise ProgramError(
+            "a number of the program (priority, deadline_s, budget, ...) is infinite or none at all"
+        ) from None
 
 
 def _refusal(status: int, content: bytes) -> RequestRefused:

@@ -96,11 +96,11 @@ class Submission:
     async def cancel(self) -> None:
         """End the program now; what was not sent never will be."""
         async with self._sending:
-            self._draft.take()
+            unsent = self._draft.take()
             if self.id is not None:
                 await self._connection.request("DELETE", self._path())
-            elif self.refusal is None:
-                self.refusal = CallCancelled("cancelled", "the program was cancelled before it was sent")
+            if self.refusal is None and (unsent or self.id is None):
+                self.refusal = CallCancelled("cancelled", "the program was cancelled before this was sent")
             self._over = True
 
     async def get(self, view: str = "") -> Answer:

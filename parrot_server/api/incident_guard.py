@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 
@@ -44,6 +45,10 @@ class IncidentGuard:
             await self._app(scope, receive, send_with_id)
         except ClientDisconnect:
             return  # nobody is there to be answered
+        except asyncio.CancelledError:  # the server has stopped, and this request would not end
+            if begun:
+                raise
+            await problem(503, "closing", "the server is shutting down: ask again later")(scope, receive, send_with_id)
         except Exception as error:  # noqa: BLE001 - the outermost place: logged, and the client gets its answer
             incident = record_incident(error, f"answering {scope['method']} (request {request_id})")
             if not begun:

@@ -9,6 +9,7 @@ Source: Google, "Trace Event Format" (2016): complete events, flow events and me
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import heappop, heappush
 from typing import Any
 
 from parrot_sdk.wire import TraceReply
@@ -29,16 +30,16 @@ class _Rows:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._free_from_us: list[int] = []
+        self._taken: list[tuple[int, int]] = []  # heap: until when, row
+        self._free: list[int] = []  # heap
 
     def row(self, begin_us: int, end_us: int) -> int:
         """The first row that is free by then, taken until the end. Spans come in the order in which they begin."""
-        for row, free_from_us in enumerate(self._free_from_us):
-            if free_from_us <= begin_us:
-                self._free_from_us[row] = end_us
-                return row
-        self._free_from_us.append(end_us)
-        return len(self._free_from_us) - 1
+        while self._taken and self._taken[0][0] <= begin_us:
+            heappush(self._free, heappop(self._taken)[1])
+        row = heappop(self._free) if self._free else len(self._taken)
+        heappush(self._taken, (end_us, row))
+        return row
 
 
 def chrome_trace(graph: GraphView, now_s: float) -> TraceReply:
@@ -101,6 +102,8 @@ def _arrows(graph: GraphView, shown: _Shown) -> Iterator[TraceEvent]:
             (_, tail), (head, _) = shown[source], shown[target]
             about = {"name": "value", "cat": "edge", "id": number}
             last_us = tail["ts"] + max(0, tail["dur"] - 1)  # an arrow begins inside its span
+            if head["ts"] < last_us:
+                continue  # a call that was spread over a list began before its elements ended
             yield about | {"ph": "s", "ts": last_us, "pid": tail["pid"], "tid": tail["tid"]}
             yield about | {"ph": "f", "bp": "e", "ts": head["ts"], "pid": head["pid"], "tid": head["tid"]}
 

@@ -54,7 +54,9 @@ def plan(step: Step, engine: Engine, predictor: Predictor, prefixes: PrefixTable
     prompt = step.prompt
     assert prompt is not None, f"{step.key} has no prompt"
     prompt_tokens = sum(piece.tokens for piece in prompt.pieces)
-    output_tokens = math.ceil(predictor.output_tokens(step))
+    # No answer is longer than the context: one that asks for more is refused by its engine, and must not wait for room before.
+    longest = max(0, engine.spec.context_tokens - prompt_tokens)
+    output_tokens = min(math.ceil(predictor.output_tokens(step)), longest)
     held = held_tokens(engine, prompt)
     shared = prefixes.longest_shared(prompt, settings.warm_tokens)
     future = held

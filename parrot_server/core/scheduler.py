@@ -253,7 +253,8 @@ class Scheduler:
             return
         if self._is_same(variable.outcome, event.value):
             return
-        raise Refused("already_set", f"variable {event.name!r} is set already, to another value", status=409)
+        what = "is set already, to another value" if isinstance(variable.outcome, Value) else "can be set no more"
+        raise Refused("already_set", f"variable {event.name!r} {what}", status=409)
 
     @staticmethod
     def _is_same(outcome: Value | Failure, value: Value) -> bool:

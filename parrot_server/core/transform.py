@@ -9,6 +9,8 @@ from parrot_server.core.cost import estimate_tokens
 from parrot_server.core.model import Binding, Transform, Value
 from parrot_server.core.program import Program
 
+MOST_ELEMENTS = 100_000  # of a list that a value is taken apart into: more would hold up everybody for a second
+
 
 class TransformFailed(Exception):
     """A value is not of the shape that an operation needs. Says what it looked for, never what the value holds."""
@@ -54,6 +56,10 @@ def _items(value: Value) -> tuple[str, ...]:
     found = _json(value.text)
     if not isinstance(found, list):
         raise TransformFailed("the value is not a JSON list")
+    if len(found) > MOST_ELEMENTS:
+        raise TransformFailed(
+            f"the value is a list of {len(found)} elements; at most {MOST_ELEMENTS} can be taken apart"
+        )
     return tuple(map(_text, found))
 
 

@@ -159,3 +159,18 @@ def test_answers_go_out_at_once() -> None:
     with serving_process() as (_, http):
         seconds = [http.get("/healthz").elapsed.total_seconds() for _ in range(50)]
     assert statistics.median(seconds) < 0.02, "40 ms: the socket waits for the client's acknowledgement"
+
+
+def test_a_request_that_is_half_sent_when_the_server_stops_is_answered() -> None:
+    with serving_process() as (process, http):
+        port = int(str(http.base_url).rstrip("/").rpartition(":")[2])
+        head = b"POST /v1/programs HTTP/1.1\r\nHost: parrot\r\nContent-Length: 1000\r\n\r\n{"
+        with socket.create_connection(("127.0.0.1", port)) as half:
+            half.sendall(head)
+            http.get("/healthz")  # it has been read by then
+            process.send_signal(signal.SIGTERM)
+            half.settimeout(20)
+            assert half.recv(65_536).startswith(b"HTTP/1.1 503 ")
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()

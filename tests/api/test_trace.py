@@ -97,3 +97,10 @@ def test_it_is_served() -> None:
     assert all(event["dur"] >= 0 for event in trace.trace_events if event["ph"] == "X")
     assert [place.startswith("engine ") for place, _, _ in where(trace, "a")][-1:] == [True]
     assert '"traceEvents":[' in reply.text
+
+
+def test_no_arrow_runs_backward_to_a_call_that_was_spread_over_a_list() -> None:
+    spread = node("each", 101.0, None, None, None, 105.0, engine=None)
+    element = node("each.0", 101.0, 102.0, 102.0, 103.0, 104.5)
+    trace = chrome_trace(GraphView((spread, element), (("each.0", "each"),)), 200.0)
+    assert not [event for event in trace.trace_events if event["ph"] in "sf"]

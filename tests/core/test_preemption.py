@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from parrot_server.core import events as ev
-from parrot_server.core.model import CallState, CostModel, Criterion, Ref, Value
+from parrot_server.core.model import CallState, CostModel, Criterion, Ref, Sampling, Value
 
-from .programs import ENGINE, JOIN, Bench, call, map_reduce, value
+from .programs import ENGINE, JOIN, Bench, call, function, map_reduce, value
 
 
 def answer_aborts(bench: Bench) -> None:
@@ -109,3 +109,14 @@ def test_nobody_is_turned_out_for_a_call_that_waits_for_a_prefix_and_not_for_roo
     assert len(bench.of(ev.Keep)) == 1
     bench.post(ev.Tick(), after_s=0.05)
     assert bench.of(ev.Abort) == bench.of(ev.Pause) == []
+
+
+def test_a_call_that_asks_for_more_than_any_context_does_not_wait_for_an_empty_engine() -> None:
+    """It goes to the engine, which refuses it, and holds up nobody."""
+    bench = Bench(replace(ENGINE, context_tokens=1_000, kv_tokens=10_000))
+    endless = function("Say it. {{x}} {{y}}", y=Sampling(max_tokens=100_000))
+    bench.submit(call("long", "v", x=value("text", 100)), program="long")
+    event = ev.Submitted("endless", functions=(endless,), calls=(call("a", "v", endless, x=value("text")),))
+    bench.post(event)
+    bench.submit(call("a", "v", x=value("other")), program="after")
+    assert [sent.key.program for sent in bench.dispatched] == ["long", "endless", "after"]

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parrot_server.core.model import CallSpec, Failure, Op, Ref, Transform, Value
+from parrot_server.core.transform import MOST_ELEMENTS
 
 from .programs import MAP, Bench, value
 
@@ -81,3 +82,10 @@ def test_one_value_that_is_taken_apart_often_is_parsed_once() -> None:
     bench.submit(*calls, variables=(("doc", value(text)),))
     assert bench.scheduler.program("p").ended_s is not None
     assert time.process_time() - begun < 1.5
+
+
+def test_a_list_of_very_many_elements_is_not_taken_apart() -> None:
+    failure = outcome_of(Transform("items"), "[" + "1," * MOST_ELEMENTS + "1]")
+    assert isinstance(failure, Failure)
+    assert f"{MOST_ELEMENTS + 1} elements" in failure.message
+    assert isinstance(outcome_of(Transform("items"), "[1,1]"), Value)

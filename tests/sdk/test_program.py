@@ -255,7 +255,7 @@ class TestBlocks:
             with pytest.raises(ZeroDivisionError):
                 block()
             assert server.client.http_requests == 0
-            with pytest.raises(CallCancelled, match="before it was sent"):
+            with pytest.raises(CallCancelled, match="before this was sent"):
                 variables[0].get()
 
     def test_cancel(self) -> None:
@@ -612,3 +612,22 @@ class TestRequests:
             program.info()
             with pytest.raises(RequestRefused, match="priority"):
                 program.update(priority=0)
+
+
+class TestCancelled:
+    def test_what_was_added_after_the_first_request_is_cancelled_too(self) -> None:
+        with ScriptedServer() as server:
+            with server.program() as program:
+                first = refine("x")
+                first.get()
+                second = refine(first)
+                program.cancel()
+            with pytest.raises(CallCancelled):
+                second.get()
+            assert isinstance(first.get(), str)
+
+    def test_a_number_that_json_cannot_say_is_an_error_of_the_program(self) -> None:
+        with ScriptedServer() as server:
+            program = server.program(priority=float("inf"))
+            with pytest.raises(ProgramError, match="priority"), program:
+                refine("x").get()
