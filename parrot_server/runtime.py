@@ -111,6 +111,7 @@ class Runtime:
         self._readers = Readers(self.settings.log_entries, self.metrics)
         self._visible: list[VisibleAction | asyncio.Future[None]] = []
         self._commit_wanted = asyncio.Event()
+        self._journal_fails = False
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._epoch_s = 0.0
@@ -199,8 +200,12 @@ class Runtime:
     def take(self, event: ClientEvent) -> None:
         """Let the scheduler take a client's event. It is not committed yet: wait for `settled` before anybody is told.
 
-        Raises Refused, and then nothing happened.
+        Raises Refused, and then nothing happened: also while the journal cannot be written, or what is taken would heap up.
         """
+        if self._journal_fails:
+            raise Refused(
+                "journal_stuck", "the journal cannot be written now: ask again, with the same key", status=503
+            )
         self.scheduler.check(event)
         self._take(event)
 
@@ -350,8 +355,10 @@ class Runtime:
             while True:
                 try:
                     await self._journal.commit()
+                    self._journal_fails = False
                     break
                 except OSError as error:
+                    self._journal_fails = True
                     log.error("the journal cannot be written (%s); trying again", error.strerror)
                     await asyncio.sleep(COMMIT_RETRY_S)
             for seen in visible:

@@ -411,6 +411,16 @@ def test_a_journal_that_stays_broken_holds_nobody_for_ever() -> None:
             with pytest.raises(Refused) as refused:
                 await submit(runtime, call("a", text("go"), "v"))
             assert (refused.value.type, refused.value.status) == ("journal_stuck", 503)
+            taken = disk.events.count("Submitted")
+            begun_s = runtime.now_s()
+            with pytest.raises(Refused, match="cannot be written"):
+                await submit(runtime, call("b", text("go"), "w"))
+            assert (disk.events.count("Submitted"), runtime.now_s() - begun_s) == (taken, 0), (
+                "it was taken, or it waited"
+            )
+            disk.broken = False
+            await asyncio.sleep(10)
+            assert await submit(runtime, call("b", text("go"), "w"))
 
     play(main())
 
