@@ -383,4 +383,6 @@ async def test_a_process_that_hangs_is_replaced(engine: SharedEngine, monkeypatc
     os.kill(hung, signal.SIGSTOP)
     await engine.start()
     assert engine.pid not in (None, hung)
+    with pytest.raises(ProcessLookupError):
+        os.kill(hung, 0)
     assert (await run(engine, request(ask("a bird")))).text

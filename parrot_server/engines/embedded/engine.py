@@ -77,7 +77,7 @@ class EmbeddedEngine:
         async with self._starting:
             if self._spec is not None and await self._answers():
                 return self._spec
-            await self.close()
+            await self._end_process()
             require_packages()
             folder = await in_thread(prepare, self._model, self._progress)
             settings = replace(self._settings, folder=str(folder))
@@ -150,6 +150,9 @@ class EmbeddedEngine:
 
     async def close(self) -> None:
         """End the process; calls that still run there fail."""
+        await self._end_process()
+
+    async def _end_process(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             await process.close()
