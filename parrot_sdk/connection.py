@@ -235,9 +235,10 @@ def _content(body: Mapping[str, Any]) -> bytes:
     try:
         return json.dumps(body, allow_nan=False).encode()
     except ValueError:
-        raise ProgramError(
-            "a number of the program (priority, deadline_s, budget, ...) is infinite or none at all"
-        ) from None
+        message = (
+            "a number of the program (priority, deadline_s, budget, ...) is infinite or NaN: JSON has no such number"
+        )
+        raise ProgramError(message) from None
 
 
 def _refusal(status: int, content: bytes) -> RequestRefused:

@@ -20,7 +20,6 @@ TraceEvent = dict[str, Any]
 WAITING = "waiting for an engine"
 SERVER = "server"  # where transforms run, and calls are spread over lists
 
-
 _Shown = dict[str, tuple[TraceEvent, TraceEvent]]
 """The first and the last span of each step."""
 

@@ -18,7 +18,7 @@ from itertools import count
 import pytest
 
 from parrot_server.core.model import EngineSpec, Piece, PieceKind, Prompt, Sampling, Tier
-from parrot_server.engines.base import Done, Engine, GenerateEvent, Prefill, Request, Stalled, Taken, Text
+from parrot_server.engines.base import Done, Engine, GenerateEvent, Load, Prefill, Request, Stalled, Taken, Text
 from parrot_server.engines.fake_script import Answer
 from parrot_server.errors import EngineError, Fault, ParrotError
 
@@ -176,12 +176,14 @@ class EngineContract:
             await self.read(harness, engine, call, events)
         return caught.value, events
 
-    async def idle(self, harness: Harness, engine: Engine, within_s: float = 2.0) -> None:
+    async def idle(self, harness: Harness, engine: Engine, within_s: float = 2.0) -> Load:
+        """Wait until nothing runs or waits there. Returns what the engine then says of itself."""
+
         async def nothing_runs() -> bool:
             return not await harness.busy(engine) and (await engine.load()).running == 0
 
         await until(nothing_runs, within_s)
-        assert (await engine.load()).running == 0
+        return await engine.load()
 
     async def caught_running(self, engine: Engine, call: Request) -> AsyncGenerator[GenerateEvent, None]:
         stream = engine.generate(call)
@@ -286,7 +288,7 @@ class EngineContract:
 
         await until(it_runs, 5.0)
         await stream.aclose()
-        await self.idle(harness, engine)
+        assert (await self.idle(harness, engine)).running == 0
 
     async def test_cancelling_the_reader_frees_the_engine(self, harness: Harness, engine: Engine) -> None:
         streaming = asyncio.Event()
@@ -309,7 +311,7 @@ class EngineContract:
 
     async def test_a_stream_that_was_never_read_leaves_nothing(self, harness: Harness, engine: Engine) -> None:
         await engine.generate(request(ask("a bird"))).aclose()
-        await self.idle(harness, engine)
+        assert (await self.idle(harness, engine)).running == 0
 
     # The call's own faults.
 
@@ -473,8 +475,9 @@ class EngineContract:
             async for event in stream:
                 if isinstance(event, Stalled):
                     break
+            assert isinstance(event, Stalled), "it was never paused"
             await stream.aclose()
-        await self.idle(harness, engine)
+        assert (await self.idle(harness, engine)).running == 0
 
     # Structured output.
 
